@@ -1,0 +1,44 @@
+# `make demo` and `make test` do all the set-up. Everything that is installed goes into .venv.
+.DEFAULT_GOAL := help
+SHELL := /bin/bash
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+UV_COMPILE := uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
+	--no-annotate --custom-compile-command "make lock"
+
+.PHONY: help demo test lint types lock schema clean setup
+
+help: ## this list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## */  make \1\t/' | expand -t 20
+
+setup: $(STAMP) ## the virtual environment, from the hash-checked lock
+
+$(STAMP): requirements/main.txt pyproject.toml scripts/find-python
+	@python=$$(scripts/find-python) && $$python -m venv $(VENV)
+	@echo "Installing into $(VENV) (about 2.6 GB, a few minutes) ..."
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/main.txt
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@touch $@
+
+demo: $(STAMP) ## retrain on this Python's standard library and say what it cost
+	@$(BIN)/tokenmill run demo
+
+test: $(STAMP) lint types ## lint, types and all tests
+	@$(BIN)/python -m pytest
+
+lint: $(STAMP) ## ruff: style and imports
+	@$(BIN)/ruff format --check .
+	@$(BIN)/ruff check .
+
+types: $(STAMP) ## mypy, strict
+	@$(BIN)/mypy
+
+schema: $(STAMP) ## regenerate pipelines.schema.json from the models
+	@$(BIN)/python -m tokenmill.pipelines > pipelines.schema.json
+
+lock: ## resolve requirements/*.txt anew (needs uv)
+	@$(UV_COMPILE) --extra cpu --extra orchestrate --extra dev pyproject.toml -o requirements/main.txt
+
+clean: ## remove caches (not the workspace, not .venv)
+	@rm -rf .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist

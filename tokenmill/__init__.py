@@ -1,0 +1,1 @@
+"""tokenmill: the engine. It prepares token shards, validates, trains and accounts; it knows nothing of Prefect."""

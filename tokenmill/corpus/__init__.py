@@ -1,0 +1,1 @@
+"""Read documents from files; refuse bad ones with a reason."""

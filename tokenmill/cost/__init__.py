@@ -1,0 +1,1 @@
+"""Prices, ledger, estimate, baseline and report: what each token cost, and why."""

@@ -1,0 +1,43 @@
+"""The `schedule`, `runtime` and `image` sections of pipelines.yaml: when and where stages run. None changes the numbers
+but the image."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from tokenmill.config import Section, numeric, operational
+
+
+class ScheduleSettings(Section):
+    cron: str | None = operational(None)
+    """Five cron fields; none means on demand only."""
+    timezone: str = operational("UTC")
+    """IANA name, such as Europe/Zurich."""
+    when_running: Literal["skip", "wait"] = operational("skip")
+    """What a start does that meets a running one of the same pipeline."""
+
+
+class DockerSettings(Section):
+    host_workspace: str | None = operational(None)
+    """The workspace as the container engine's host sees it, where that differs."""
+    memory: str | None = operational(None)
+    """Limit of a stage container, such as 8g."""
+    cpus: float | None = operational(None, gt=0)
+
+
+class RuntimeSettings(Section):
+    kind: Literal["process", "docker", "kubernetes"] = operational("process")
+    grace_seconds: float = operational(30.0, gt=0)
+    """Between SIGTERM and SIGKILL."""
+    max_attempts_without_progress: int = operational(3, ge=1)
+    """Crashes in a row without a newly committed step that fail the run."""
+    docker: DockerSettings = Field(default_factory=DockerSettings)
+
+
+class ImageSettings(Section):
+    reference: str | None = numeric(None)
+    """Repository and tag of the engine image; `tokenmill image lock` pins it by digest."""
+    registry: str | None = operational(None)
+    """A mirror to pull from."""

@@ -1,0 +1,247 @@
+"""pipelines.yaml → frozen models, with all errors at once.
+
+A file holds `defaults` and named `pipelines`; a pipeline is the defaults with its own keys laid over them (mappings
+merge, everything else replaces):
+
+    defaults:
+      workspace: ./workspace
+    pipelines:
+      demo:
+        corpus: {sources: [{name: stdlib, root: "${python:stdlib}", include: ["**/*.py"]}]}
+        training: {length: {epochs: 1}}
+        cost: unpriced
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import os
+import re
+import sysconfig
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+from pydantic import BaseModel, Field, ValidationError
+
+from tokenmill.canonical import fingerprint
+from tokenmill.config import Role, Section, operational, values_with_role
+from tokenmill.corpus.settings import CorpusSettings
+from tokenmill.cost.settings import CostSettings
+from tokenmill.deployment import ImageSettings, RuntimeSettings, ScheduleSettings
+from tokenmill.errors import UserError
+from tokenmill.quality.settings import ChecksSettings
+from tokenmill.tokens.settings import TokenizerSettings, TokensSettings
+from tokenmill.training.settings import ModelSettings, TrainingSettings
+
+UNPRICED = "unpriced"
+_REFERENCE = re.compile(r"\$\{([a-z]+):([^}]*)\}")
+
+
+class Pipeline(Section):
+    """One named pipeline, complete and checked."""
+
+    workspace: str = operational("./workspace")
+    """Folder or URL (s3://, gs://) for everything that must survive a machine; relative to pipelines.yaml."""
+    corpus: CorpusSettings = Field()
+    tokenizer: TokenizerSettings = Field(default_factory=TokenizerSettings)
+    tokens: TokensSettings = Field(default_factory=TokensSettings)
+    checks: ChecksSettings = Field(default_factory=ChecksSettings)
+    model: ModelSettings = Field(default_factory=ModelSettings)
+    training: TrainingSettings = Field()
+    cost: CostSettings | Literal["unpriced"] = Field()
+    """A price, or the word `unpriced`: then reports show seconds and tokens, no dollars."""
+    schedule: ScheduleSettings = Field(default_factory=ScheduleSettings)
+    runtime: RuntimeSettings = Field(default_factory=RuntimeSettings)
+    image: ImageSettings = Field(default_factory=ImageSettings)
+
+    def identity(self) -> dict[str, Any]:
+        """The fields that make a run what it is (see `tokenmill.config.Role`), nested as in the file."""
+        return values_with_role(self, Role.IDENTITY)
+
+    def identity_fingerprint(self) -> str:
+        return fingerprint(self.identity())
+
+    def numeric_fields(self) -> dict[str, Any]:
+        return values_with_role(self, Role.NUMERIC)
+
+
+class _File(Section):
+    """The whole of pipelines.yaml, for its JSON Schema."""
+
+    defaults: dict[str, Any] = operational({})
+    pipelines: dict[str, Pipeline] = Field()
+
+
+@dataclass(frozen=True)
+class PipelineFile:
+    """A parsed pipelines.yaml; `load` gives one checked pipeline of it."""
+
+    path: Path
+    defaults: Mapping[str, Any]
+    pipelines: Mapping[str, Mapping[str, Any]]
+
+    def load(self, name: str, overrides: Sequence[str] = ()) -> Pipeline:
+        """The pipeline `name` with `overrides` (``dotted.key=YAML value``) laid over it.
+
+        Raises `UserError` naming every mistake at once.
+        """
+        if name not in self.pipelines:
+            known = ", ".join(sorted(self.pipelines)) or "none"
+            raise UserError(f"pipeline '{name}' is not in {self.path.name}; known pipelines: {known}")
+        raw = _merge(self.defaults, self.pipelines[name])
+        for override in overrides:
+            raw = _merge(raw, _parse_override(override))
+        errors: list[str] = []
+        resolved = _resolve(raw, "", errors)
+        pipeline = None
+        try:
+            pipeline = Pipeline.model_validate(resolved)
+        except ValidationError as error:
+            errors += _explain(error)
+        if errors or pipeline is None:
+            lines = "".join(f"\n  {line}" for line in errors)
+            raise UserError(f"pipeline '{name}' in {self.path.name} has {_plural(len(errors), 'mistake')}:{lines}")
+        if "://" not in pipeline.workspace:
+            absolute = str((self.path.parent / Path(pipeline.workspace).expanduser()).resolve())
+            pipeline = pipeline.model_copy(update={"workspace": absolute})
+        return pipeline
+
+
+def read_pipeline_file(path: Path) -> PipelineFile:
+    """Raises `UserError` if the file is missing, not YAML, or not of the documented shape."""
+    try:
+        raw = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UserError(
+            f"{path} does not exist; start tokenmill beside a pipelines.yaml or name one with --file"
+        ) from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{path} cannot be read: {error}") from None
+    except yaml.YAMLError as error:
+        raise UserError(f"{path.name} is not valid YAML: {' '.join(str(error).split())}") from None
+    if not isinstance(raw, dict) or not isinstance(raw.get("pipelines"), dict):
+        raise UserError(f"{path.name} needs a mapping `pipelines` of named pipelines at its top")
+    unknown = sorted(set(raw) - {"defaults", "pipelines"})
+    if unknown:
+        raise UserError(f"{path.name} has the unknown top-level key '{unknown[0]}'; known: defaults, pipelines")
+    for name, body in [("defaults", raw.get("defaults") or {}), *raw["pipelines"].items()]:
+        if not isinstance(body, dict):
+            raise UserError(f"{path.name}: '{name}' must be a mapping, got {body!r}")
+        if not re.fullmatch(r"[a-z0-9][a-z0-9_-]*", str(name)):
+            raise UserError(f"{path.name}: pipeline name '{name}' must be lower-case letters, digits, '-' and '_'")
+    return PipelineFile(path.resolve(), raw.get("defaults") or {}, raw["pipelines"])
+
+
+def json_schema() -> dict[str, Any]:
+    """JSON Schema of pipelines.yaml, for editors. In a pipeline nothing is required: defaults may supply it."""
+    schema = _File.model_json_schema()
+    definitions = schema["$defs"]
+    for definition in definitions.values():
+        for prop in definition.get("properties", {}).values():
+            prop.pop("x-role", None)
+    definitions["Pipeline"].pop("required", None)
+    schema["properties"]["defaults"] = {"$ref": "#/$defs/Pipeline", "description": "Laid under every pipeline."}
+    schema["title"] = "tokenmill pipelines.yaml"
+    return schema
+
+
+def _merge(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    merged = dict(under)
+    for key, value in over.items():
+        below = merged.get(key)
+        merged[key] = _merge(below, value) if isinstance(below, Mapping) and isinstance(value, Mapping) else value
+    return merged
+
+
+def _parse_override(override: str) -> dict[str, Any]:
+    key, equals, text = override.partition("=")
+    if not equals or not all(key.split(".")):
+        raise UserError(f"--set {override!r} must look like dotted.key=value")
+    try:
+        value = yaml.safe_load(text)
+    except yaml.YAMLError:
+        raise UserError(f"--set {override!r}: the value is not valid YAML") from None
+    for part in reversed(key.split(".")):
+        value = {part: value}
+    return dict(value)
+
+
+def _resolve(value: Any, key: str, errors: list[str]) -> Any:
+    if isinstance(value, Mapping):
+        return {name: _resolve(item, f"{key}.{name}" if key else str(name), errors) for name, item in value.items()}
+    if isinstance(value, list):
+        return [_resolve(item, f"{key}.{index}", errors) for index, item in enumerate(value)]
+    if not isinstance(value, str):
+        return value
+
+    def look_up(match: re.Match[str]) -> str:
+        kind, name = match.groups()
+        if kind == "python" and name == "stdlib":
+            return sysconfig.get_path("stdlib")
+        if kind == "env" and name in os.environ:
+            return os.environ[name]
+        reason = f"environment variable {name} is not set" if kind == "env" else "known: ${python:stdlib}, ${env:NAME}"
+        errors.append(f"{key}: cannot resolve '{match.group()}': {reason}")
+        return match.group()
+
+    return _REFERENCE.sub(look_up, value)
+
+
+def _explain(error: ValidationError) -> Iterator[str]:
+    for item in error.errors(include_url=False):
+        # Members of a union add their own names to the location; a person knows only the keys of the file.
+        location = [str(part) for part in item["loc"] if not _is_union_member(part)]
+        key = ".".join(location)
+        if item["type"] == "missing":
+            yield f"{key}: required, and missing"
+        elif item["type"] == "extra_forbidden":
+            known = _known_keys(location[:-1])
+            close = difflib.get_close_matches(location[-1], known, n=1)
+            hint = f"did you mean '{close[0]}'?" if close else f"known keys: {', '.join(known)}"
+            yield f"{key}: unknown key; {hint}"
+        elif item["type"] == "literal_error" and location == ["cost"]:
+            yield f"cost: got {item['input']!r}; give a price (usd_per_hour, or machine_type) or the word 'unpriced'"
+        elif item["type"] == "value_error":
+            yield f"{key}: {item['ctx']['error']}"
+        else:
+            yield f"{key}: {item['msg'][0].lower()}{item['msg'][1:]} (got {_short(item['input'])})"
+
+
+def _is_union_member(part: Any) -> bool:
+    return isinstance(part, str) and (part.endswith("Settings") or "[" in part or part in {"int", "float", "str"})
+
+
+def _known_keys(location: Sequence[str]) -> list[str]:
+    section: type[BaseModel] = Pipeline
+    for part in location:
+        if part.isdigit():
+            continue
+        found = list(_section_types(section.model_fields[part].annotation))
+        if not found:
+            return []
+        section = found[0]
+    return sorted(section.model_fields)
+
+
+def _section_types(annotation: Any) -> Iterator[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    for argument in getattr(annotation, "__args__", ()):
+        yield from _section_types(argument)
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _plural(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+if __name__ == "__main__":
+    print(json.dumps(json_schema(), indent=2, ensure_ascii=False))

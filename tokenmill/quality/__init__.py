@@ -1,0 +1,1 @@
+"""Statistics, expectations and drift: the gate between a snapshot and training."""

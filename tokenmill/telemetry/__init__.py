@@ -1,0 +1,1 @@
+"""Phases, utilisation and profiles: where the time of a stage goes."""

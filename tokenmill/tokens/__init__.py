@@ -1,0 +1,1 @@
+"""Tokenizer, packing, records, order and cache: documents in, packed TFRecord shards out."""

@@ -1,0 +1,1 @@
+"""Model, objective, step, loop, checkpoint, preemption and distribution."""
