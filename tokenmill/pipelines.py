@@ -14,18 +14,17 @@ merge, everything else replaces):
 
 from __future__ import annotations
 
-import difflib
 import json
 import os
 import re
 import sysconfig
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import yaml
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import Field, ValidationError
 
 from tokenmill.canonical import fingerprint
 from tokenmill.config import Role, Section, operational, values_with_role
@@ -33,11 +32,12 @@ from tokenmill.corpus.settings import CorpusSettings
 from tokenmill.cost.settings import CostSettings
 from tokenmill.deployment import ImageSettings, RuntimeSettings, ScheduleSettings
 from tokenmill.errors import UserError
+from tokenmill.mistakes import explain
 from tokenmill.quality.settings import ChecksSettings
 from tokenmill.tokens.settings import TokenizerSettings, TokensSettings
 from tokenmill.training.settings import ModelSettings, TrainingSettings
 
-UNPRICED = "unpriced"
+HINTS = {"cost": "give a price (usd_per_hour, or machine_type) or the word 'unpriced'"}
 _REFERENCE = re.compile(r"\$\{([a-z]+):([^}]*)\}")
 
 
@@ -101,7 +101,7 @@ class PipelineFile:
         try:
             pipeline = Pipeline.model_validate(resolved)
         except ValidationError as error:
-            errors += _explain(error)
+            errors += explain(error, Pipeline, HINTS)
         if errors or pipeline is None:
             lines = "".join(f"\n  {line}" for line in errors)
             raise UserError(f"pipeline '{name}' in {self.path.name} has {_plural(len(errors), 'mistake')}:{lines}")
@@ -189,54 +189,6 @@ def _resolve(value: Any, key: str, errors: list[str]) -> Any:
         return match.group()
 
     return _REFERENCE.sub(look_up, value)
-
-
-def _explain(error: ValidationError) -> Iterator[str]:
-    for item in error.errors(include_url=False):
-        # Members of a union add their own names to the location; a person knows only the keys of the file.
-        location = [str(part) for part in item["loc"] if not _is_union_member(part)]
-        key = ".".join(location)
-        if item["type"] == "missing":
-            yield f"{key}: required, and missing"
-        elif item["type"] == "extra_forbidden":
-            known = _known_keys(location[:-1])
-            close = difflib.get_close_matches(location[-1], known, n=1)
-            hint = f"did you mean '{close[0]}'?" if close else f"known keys: {', '.join(known)}"
-            yield f"{key}: unknown key; {hint}"
-        elif item["type"] == "literal_error" and location == ["cost"]:
-            yield f"cost: got {item['input']!r}; give a price (usd_per_hour, or machine_type) or the word 'unpriced'"
-        elif item["type"] == "value_error":
-            yield f"{key}: {item['ctx']['error']}"
-        else:
-            yield f"{key}: {item['msg'][0].lower()}{item['msg'][1:]} (got {_short(item['input'])})"
-
-
-def _is_union_member(part: Any) -> bool:
-    return isinstance(part, str) and (part.endswith("Settings") or "[" in part or part in {"int", "float", "str"})
-
-
-def _known_keys(location: Sequence[str]) -> list[str]:
-    section: type[BaseModel] = Pipeline
-    for part in location:
-        if part.isdigit():
-            continue
-        found = list(_section_types(section.model_fields[part].annotation))
-        if not found:
-            return []
-        section = found[0]
-    return sorted(section.model_fields)
-
-
-def _section_types(annotation: Any) -> Iterator[type[BaseModel]]:
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        yield annotation
-    for argument in getattr(annotation, "__args__", ()):
-        yield from _section_types(argument)
-
-
-def _short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else text[:57] + "..."
 
 
 def _plural(count: int, noun: str) -> str:

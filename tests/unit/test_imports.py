@@ -23,7 +23,7 @@ ROOMS: dict[str, set[str]] = {
     "stages": {"corpus", "tokens", "quality", "training", "telemetry", "cost"},
 }
 BASE = {"canonical", "config", "errors", "protocol", "workspace"}
-TOP = {"pipelines", "deployment", "runs"}
+TOP = {"pipelines", "mistakes", "deployment", "runs"}
 """Compose the rooms' settings or know about runs: for stages, tasks and flows, not for rooms."""
 
 LIGHT = [

@@ -213,7 +213,7 @@ class _JsonLines(logging.Handler):
 
 
 def _json_logging(stage: StageName) -> logging.Logger:
-    logging.basicConfig(level=logging.INFO, handlers=[_JsonLines()], force=True)
+    logging.basicConfig(level=logging.INFO, format="%(message)s", handlers=[_JsonLines()], force=True)
     return logging.getLogger(f"tokenmill.{stage}")
 
 
