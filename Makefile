@@ -15,7 +15,7 @@ help: ## this list
 setup: $(STAMP) ## the virtual environment, from the hash-checked lock
 
 $(STAMP): requirements/main.txt pyproject.toml scripts/find-python
-	@python=$$(scripts/find-python) && $$python -m venv $(VENV)
+	@python=$$(scripts/find-python) && $$python -m venv --clear $(VENV)
 	@echo "Installing into $(VENV) (about 2.6 GB, a few minutes) ..."
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/main.txt
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
