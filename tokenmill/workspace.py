@@ -70,7 +70,7 @@ class Workspace:
     def run(self, run_id: str) -> Path:
         return self.root / "runs" / run_id
 
-    def model(self, pipeline: str, number: int) -> Path:
+    def model(self, pipeline: str, number: int | str) -> Path:
         return self.root / "models" / pipeline / str(number)
 
     @property

@@ -1,0 +1,151 @@
+"""Invocations: each start of a pipeline, opened before anything else, so that a night that fails early has a bill too.
+
+`invocations/<id>/invocation.json` is written by the flow's process alone; `pipelines/<name>/lock` is held by that
+process for as long as it lives, so that two starts of one pipeline cannot meet, and `stop` knows whom to ask.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import secrets
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import Any, Literal
+
+from pydantic import BaseModel, Field
+
+from tokenmill.errors import UserError
+from tokenmill.protocol import StageName
+from tokenmill.workspace import Workspace, read_json, write_json
+
+Outcome = Literal[
+    "running",
+    "finished",
+    "already_trained",
+    "refused_by_validation",
+    "interrupted",
+    "cancelled",
+    "stopped_by_budget",
+    "stopped_by_condition",
+    "user_error",
+    "crashed",
+]
+
+INVOCATION_FILE = "invocation.json"
+STOP_FILE = "STOP"
+
+
+class StageRecord(BaseModel):
+    """One supervised stage process. Times are Unix seconds."""
+
+    stage: StageName
+    status: str = "running"
+    """As in RESULT.json; `crashed` where there was none."""
+    message: str = ""
+    outputs: dict[str, Any] = Field(default_factory=dict)
+    ledger: str
+    """Relative to the workspace."""
+    exit_code: int | None = None
+    started: float
+    ended: float | None = None
+
+
+class Invocation(BaseModel):
+    """One invocation.json. Times are Unix seconds."""
+
+    id: str
+    pipeline: str
+    overrides: list[str] = Field(default_factory=list)
+    started: float
+    ended: float | None = None
+    run_id: str | None = None
+    outcome: Outcome = "running"
+    message: str = ""
+    """One sentence about the outcome, for people."""
+    host: str = Field(default_factory=socket.gethostname)
+    pid: int = Field(default_factory=os.getpid)
+    stages: list[StageRecord] = Field(default_factory=list)
+
+    @classmethod
+    def begin(cls, pipeline: str, overrides: list[str]) -> Invocation:
+        now = time.time()
+        stamp = datetime.fromtimestamp(now, UTC).strftime("%Y%m%dT%H%M%S")
+        return cls(id=f"{stamp}-{pipeline}-{secrets.token_hex(2)}", pipeline=pipeline, overrides=overrides, started=now)
+
+    def save(self, workspace: Workspace) -> None:
+        write_json(workspace.invocation(self.id) / INVOCATION_FILE, self.model_dump(mode="json"))
+
+
+def list_invocations(workspace: Workspace) -> list[Invocation]:
+    """Every invocation of the workspace, oldest first."""
+    paths = sorted((workspace.root / "invocations").glob(f"*/{INVOCATION_FILE}"))
+    return [Invocation.model_validate(read_json(path)) for path in paths]
+
+
+@contextmanager
+def only_invocation(workspace: Workspace, invocation: Invocation) -> Iterator[None]:
+    """Hold the pipeline's lock; raise `UserError` if another process holds it. A dead holder's lock is free."""
+    path = workspace.pipeline(invocation.pipeline) / "lock"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = running_invocation(workspace, invocation.pipeline)
+            raise UserError(
+                f"pipeline '{invocation.pipeline}' is running already ({holder or 'since just now'}); wait for it, "
+                f"or stop it with `tokenmill stop {invocation.pipeline}`"
+            ) from None
+        os.ftruncate(handle, 0)
+        os.pwrite(handle, json.dumps({"invocation": invocation.id, "pid": os.getpid()}).encode(), 0)
+        yield
+    finally:
+        os.close(handle)
+
+
+def running_invocation(workspace: Workspace, pipeline: str) -> str | None:
+    """The id of the invocation of this pipeline that runs now, if one does."""
+    try:
+        handle = os.open(workspace.pipeline(pipeline) / "lock", os.O_RDWR)
+    except FileNotFoundError:
+        return None
+    try:
+        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        try:
+            return str(json.loads(os.pread(handle, 4096, 0))["invocation"])
+        except (ValueError, KeyError):
+            return None  # the holder has not written yet
+    else:
+        return None
+    finally:
+        os.close(handle)
+
+
+def close_dead_invocations(workspace: Workspace, pipeline: str) -> list[Invocation]:
+    """Mark invocations of this pipeline whose process is gone as crashed. Call it while holding the pipeline's lock."""
+    dead = [item for item in list_invocations(workspace) if item.pipeline == pipeline and item.outcome == "running"]
+    for invocation in dead:
+        invocation.outcome = "crashed"
+        invocation.message = "the process ended without a word (killed, or its machine went away)"
+        invocation.ended = max([invocation.started, *(s.ended or s.started for s in invocation.stages)])
+        for stage in invocation.stages:
+            if stage.status == "running":
+                stage.status = "crashed"
+        invocation.save(workspace)
+    return dead
+
+
+def ask_to_stop(workspace: Workspace, invocation_id: str) -> None:
+    """Ask the process of a running invocation to save, end, and leave its run cancelled."""
+    write_json(workspace.invocation(invocation_id) / STOP_FILE, {"time": time.time(), "host": socket.gethostname()})
+
+
+def asked_to_stop(workspace: Workspace, invocation_id: str) -> bool:
+    return (workspace.invocation(invocation_id) / STOP_FILE).exists()
