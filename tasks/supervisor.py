@@ -169,7 +169,7 @@ class Supervised:
         """Hand over what has been said so far; if that is nothing, wait for it a little."""
         while True:
             try:
-                line = self._lines.get(timeout=wait_seconds)
+                line = self._lines.get(block=wait_seconds > 0, timeout=wait_seconds)
             except queue.Empty:
                 return
             wait_seconds = 0
