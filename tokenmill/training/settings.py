@@ -30,6 +30,10 @@ class ModelSettings(Section):
     rope_theta: float = identity(10_000.0, gt=0)
     norm_epsilon: float = identity(1e-5, gt=0)
 
+    @property
+    def mlp_width(self) -> int:
+        return self.d_mlp or 4 * self.d_model
+
     @model_validator(mode="after")
     def _heads_divide(self) -> ModelSettings:
         if self.d_model % self.heads:
@@ -80,7 +84,7 @@ class CheckpointSettings(Section):
 
 class EvaluationSettings(Section):
     every_steps: int | None = operational(None, ge=1)
-    """Besides the one at the end."""
+    """Besides the first and the last."""
     max_rows: int = operational(256, ge=1)
     """Rows of the eval split that are looked at."""
 
@@ -98,7 +102,12 @@ class TrainingSettings(Section):
     xla: Literal["auto", "off", "on", "fuse"] = numeric("auto")
     micro_batch_size: int | Auto = numeric("auto")
     devices: int | Auto = numeric("auto")
-    """Devices that the pipeline promises; training refuses to start on fewer."""
+    """Devices that the pipeline promises to each worker; training refuses to start on fewer. `auto`: all GPUs, else
+    the CPU."""
+    device_kind: Literal["auto", "gpu", "cpu"] = numeric("auto")
+    """`gpu` refuses to start without one; `cpu` leaves GPUs alone, and may split the CPU into several `devices`."""
+    deterministic: bool = numeric(False)
+    """Bit-identical repetition on GPUs too, at some cost in speed. CPUs repeat in any case."""
     workers: int = numeric(1, ge=1)
     threads: int | Auto = numeric("auto")
     checkpoint: CheckpointSettings = Field(default_factory=CheckpointSettings)

@@ -1,0 +1,153 @@
+"""The outer loop: draws batches, calls the compiled updates, and lets hooks do everything else in between.
+
+A call runs several updates, as many as fit into `CALL_SECONDS`, so that the way between Python and the devices costs
+nothing, and a stop is seen soon. How updates are cut into calls never shows in the numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from time import monotonic
+from typing import Literal, Protocol
+
+from tokenmill.errors import UserError
+from tokenmill.telemetry.phases import PhaseClock
+from tokenmill.training.batches import BatchReader
+from tokenmill.training.progress import Progress
+from tokenmill.training.update import Updater
+
+CALL_SECONDS = 0.5
+MAX_UPDATES_PER_CALL = 64
+MAX_CONSECUTIVE_SKIPS = 50
+"""A dynamic loss scale needs up to 40 halvings to find its place; more in a row means that training is broken."""
+
+
+class StopSignal(Protocol):
+    """The harness's stop flag."""
+
+    reason: str
+
+    def __bool__(self) -> bool: ...
+
+    def check(self) -> None: ...
+
+    def nothing_to_save(self) -> AbstractContextManager[None]: ...
+
+
+@dataclass(frozen=True)
+class StepInfo:
+    """What hooks see after each call of the compiled updates."""
+
+    progress: Progress
+    loss: float
+    """Of the last update, nats a token."""
+    gradient_norm: float
+    """Of the last update, before clipping."""
+    learning_rate: float
+    """Of the last update."""
+    updates: int
+    nonpadding_tokens: int
+    """In this call, as `processed_tokens`."""
+    processed_tokens: int
+    seconds: float
+    """Of the call and the wait for its input."""
+
+    @property
+    def step(self) -> int:
+        return self.progress.step
+
+
+@dataclass(frozen=True)
+class Ending:
+    """Why the loop ended."""
+
+    status: Literal["completed", "stopped_by_budget", "stopped_by_condition", "interrupted"]
+    message: str
+
+
+class Hook:
+    """Something done between calls."""
+
+    def steps_until_due(self, step: int) -> int | None:
+        """How many steps after `step` the hook wants to be called at the latest; none: any time will do."""
+        return None
+
+    def after(self, info: StepInfo) -> Ending | None:
+        """Called after each call of updates, in the order of the hooks. The first ending ends the loop."""
+        return None
+
+
+@dataclass
+class Loop:
+    updater: Updater
+    reader: BatchReader
+    progress: Progress
+    learning_rate: Callable[[int], float]
+    """Rate of the update after `step` completed ones."""
+    total_steps: int
+    hooks: Sequence[Hook]
+    phases: PhaseClock
+    stop: StopSignal
+    agree: Callable[[bool, int], tuple[bool, int]] = lambda stop, updates: (stop, updates)
+    """Makes one decision of the workers' own (stop, updates in the next call)."""
+    _seconds_per_update: float = 0.0
+
+    def run(self) -> Ending:
+        while self.progress.step < self.total_steps:
+            stopping, updates = self.agree(bool(self.stop), self._updates_in_next_call())
+            if stopping:
+                return Ending("interrupted", self.stop.reason)
+            info = self._call(updates)
+            for hook in self.hooks:
+                if ending := hook.after(info):
+                    return ending
+        return Ending("completed", f"trained to its length, {self.total_steps:,} steps")
+
+    def _updates_in_next_call(self) -> int:
+        step = self.progress.step
+        due = [d for hook in self.hooks if (d := hook.steps_until_due(step)) is not None]
+        fitting = int(CALL_SECONDS / self._seconds_per_update) if self._seconds_per_update else 1
+        return max(1, min(fitting, MAX_UPDATES_PER_CALL, self.total_steps - step, *due))
+
+    def _call(self, updates: int) -> StepInfo:
+        progress = self.progress
+        started = monotonic()
+        self.phases.switch("input_wait")
+        draws = [self.reader.next() for _ in range(updates)]
+        computing = monotonic()
+        self.phases.switch("step")
+        rates = [self.learning_rate(progress.step + i) for i in range(updates)]
+        results = self.updater.run([draw.batch for draw in draws], rates)
+        ended = monotonic()
+        nonpadding = processed = 0
+        for draw, applied in zip(draws, results.applied.tolist(), strict=True):
+            progress.receipt.add(draw.cursor, draw.row_numbers, skipped=not applied)
+            progress.cursor = draw.cursor + len(draw.row_numbers)
+            nonpadding += draw.nonpadding_tokens
+            processed += draw.processed_tokens
+            progress.step += applied
+            progress.skipped_updates += not applied
+            progress.consecutive_skips = 0 if applied else progress.consecutive_skips + 1
+        if progress.consecutive_skips >= MAX_CONSECUTIVE_SKIPS:
+            raise UserError(
+                f"training: the gradient was not finite in {progress.consecutive_skips} updates in a row up to "
+                f"step {progress.step}; choose a lower optimizer.learning_rate (or another precision)"
+            )
+        progress.nonpadding_tokens += nonpadding
+        progress.processed_tokens += processed
+        progress.training_seconds += ended - started
+        progress.train_loss = float(results.loss[-1])
+        each = (ended - computing) / updates
+        self._seconds_per_update = each if not self._seconds_per_update else 0.5 * (self._seconds_per_update + each)
+        return StepInfo(
+            progress=progress,
+            loss=float(results.loss[-1]),
+            gradient_norm=float(results.gradient_norm[-1]),
+            learning_rate=rates[max(0, int(results.applied.sum()) - 1)],
+            updates=updates,
+            nonpadding_tokens=nonpadding,
+            processed_tokens=processed,
+            seconds=ended - started,
+        )
