@@ -42,11 +42,11 @@ class Price(BaseModel):
     on_demand_usd_per_hour: Decimal | None = None
     """What the same machine costs on demand, where it is known: the counterfactual of a Spot attempt."""
 
-    def warnings(self, today: date | None = None) -> list[str]:
-        """Sentences about what is doubtful in this price."""
+    def warnings_at(self, unix: float) -> list[str]:
+        """Sentences about what was doubtful in this price at that time (Unix seconds)."""
         if self.as_of is None:
             return []
-        age = ((today or datetime.now(UTC).date()) - self.as_of).days
+        age = (datetime.fromtimestamp(unix, UTC).date() - self.as_of).days
         if age <= STALE_DAYS:
             return []
         return [f"the price of {self.machine_type} is {age} days old (read on {self.as_of}, {self.source}); check it"]

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ import pyarrow as pa
 from tokenmill.errors import UserError
 from tokenmill.quality.rules import Rule
 from tokenmill.quality.tables import TABLES, TableName
-from tokenmill.quality.tally import Measurement, Tally
+from tokenmill.quality.tally import Measurement, OwnRule, Tally
 
 os.environ["GX_ANALYTICS_ENABLED"] = "false"
 with warnings.catch_warnings():
@@ -31,26 +30,6 @@ with warnings.catch_warnings():
 COMPLETE = {"result_format": "COMPLETE", "include_unexpected_rows": False, "return_unexpected_index_query": False}
 MAX_DOCUMENTED_SHARDS = 8
 """Shards whose results stand in the Data Docs: the first, then those with violations. A page takes about 0.1 s."""
-
-
-@dataclass
-class OwnRule:
-    """An expectation of the pipeline's own suite, and what it found over all shards.
-
-    Expectations over the values of rows are added up over the shards and judged by `mostly` as a whole; those over an
-    aggregate (a mean, a count) hold when they hold in every shard.
-    """
-
-    name: str
-    table: TableName
-    expected: str
-    severity: str
-    mostly: float
-    tally: Tally
-    failed_batches: list[str] = field(default_factory=list)
-    """Of an aggregate: where it does not hold, and what was seen there."""
-    observed: list[str] = field(default_factory=list)
-    aggregate: bool = False
 
 
 class Validator:
@@ -89,6 +68,7 @@ class Validator:
         parameters = {"dataframe": rows.to_pandas()}
         batch = definition.data.get_batch(batch_parameters=parameters)
         outcome = batch.validate(definition.suite, result_format=COMPLETE)
+        assert len(outcome.results) == len(definition.suite.expectations)
         for result in outcome.results:
             self._take(result, rows, name)
         # Data Docs render what the context stores, and it stores what a definition runs.
@@ -110,12 +90,7 @@ class Validator:
         elif "unexpected_count" in result.result:
             own.tally.add(rows, Measurement(violating or []))
         else:
-            own.aggregate = True
-            own.tally.measured += rows.num_rows
-            seen = f"{result.result.get('observed_value')} in {name}"
-            own.observed.append(seen)
-            if not result.success:
-                own.failed_batches.append(seen)
+            own.add_aggregate(name, result.result.get("observed_value"), holds=bool(result.success))
 
     def write_data_docs(self, folder: Path) -> None:
         """Great Expectations' own pages; they load scripts and styles from public hosts."""
@@ -161,7 +136,6 @@ def _own_rule(expectation: Any, index: int, table: TableName) -> OwnRule:
     kwargs = ", ".join(f"{name}={value}" for name, value in config.kwargs.items() if name != "batch_id")
     return OwnRule(
         name=f"suite.{index + 1}.{config.type}",
-        table=table,
         expected=expectation.description or f"{config.type}({kwargs})",
         severity=str(getattr(expectation.severity, "value", expectation.severity)),
         mostly=float(getattr(expectation, "mostly", 1.0) or 0.0),

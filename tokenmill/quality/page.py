@@ -61,9 +61,15 @@ def _length_bars(histogram: list[int]) -> list[dict[str, Any]]:
         return []
     most = max(histogram)
     return [
-        {"label": number(2**index), "count": histogram[index], "pct": 100.0 * histogram[index] / most}
+        {"label": _power_of_two(index), "count": histogram[index], "pct": 100.0 * histogram[index] / most}
         for index in range(filled[0], filled[-1] + 1)
     ]
+
+
+def _power_of_two(exponent: int) -> str:
+    """8 · 512 · 4k · 2M."""
+    suffix, divisor = ("M", 20) if exponent >= 20 else ("k", 10) if exponent >= 10 else ("", 0)
+    return f"{2 ** (exponent - divisor)}{suffix}"
 
 
 def _band_rows(summary: dict[str, Any]) -> list[dict[str, Any]]:

@@ -130,7 +130,6 @@ def _content(checks: ChecksSettings) -> Iterator[Rule]:
         column="tokens",
         minimum=checks.min_document_tokens,
         maximum=checks.max_document_tokens,
-        unit=" tokens",
         tolerated_pct=checks.max_odd_length_pct,
         tolerated_of="documents",
         good="{share} of the documents are odd in length.",

@@ -38,13 +38,17 @@ def suite_hash(path: Path) -> str:
 def load_suite(path: Path) -> list[Any]:
     """The suite's expectations. Imports Great Expectations; `UserError` names what is wrong with the file."""
     from great_expectations import ExpectationSuite
+    from great_expectations.expectations.expectation_configuration import ExpectationConfiguration
 
+    # An `ExpectationSuite` drops what it does not know with a log line; a rule that is never measured must not be.
     try:
         made = json.loads(path.read_text(encoding="utf-8")) if path.suffix == ".json" else _call(path)
         if isinstance(made, ExpectationSuite):
             return list(made.expectations)
         raw = made["expectations"] if isinstance(made, dict) else made
-        return list(ExpectationSuite(name="own", expectations=[_without_identity(item) for item in raw]).expectations)
+        return [
+            ExpectationConfiguration(**_parts(item)).to_domain_obj() if isinstance(item, dict) else item for item in raw
+        ]
     except UserError:
         raise
     except Exception as error:
@@ -59,6 +63,6 @@ def _call(path: Path) -> Any:
     return names["suite"]()
 
 
-def _without_identity(item: Any) -> Any:
-    """An `id` in a saved suite names a row of somebody's store; here it is only a rule."""
-    return {key: value for key, value in item.items() if key != "id"} if isinstance(item, dict) else item
+def _parts(saved: dict[str, Any]) -> dict[str, Any]:
+    """What of a saved expectation makes the rule; the rest (its id, what it last found) is somebody's history."""
+    return {key: saved[key] for key in ("type", "kwargs", "meta", "notes", "description", "severity") if key in saved}

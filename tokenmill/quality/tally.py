@@ -8,7 +8,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -69,15 +69,12 @@ class Tally:
         rows = table.take(pa.array(measurement.violating, pa.int64()))
         if self.table == "documents":
             self.violating_tokens += int(pc.sum(rows["tokens"]).as_py() or 0)
-        for row in self._heaviest_rows(rows).to_pylist():
+        if "tokens" in rows.column_names:
+            rows = rows.sort_by([("tokens", "descending")])
+        for row in rows.slice(0, MAX_OFFENDERS).to_pylist():
             heapq.heappush(self.heaviest, self._violator(row))
             if len(self.heaviest) > MAX_OFFENDERS:
                 heapq.heappop(self.heaviest)
-
-    def _heaviest_rows(self, rows: pa.Table) -> pa.Table:
-        if "tokens" in rows.column_names and rows.num_rows > MAX_OFFENDERS:
-            rows = rows.take(pc.top_k_unstable(rows, MAX_OFFENDERS, sort_keys=[("tokens", "descending")]))
-        return rows
 
     def _violator(self, row: dict[str, Any]) -> Violator:
         key = next((str(row[name]) for name in ("document", "shard", "source") if name in row), self.table)
@@ -144,7 +141,9 @@ def _observed(rule: Rule, tally: Tally, share_pct: float | None) -> str:
     if rule.table == "snapshot":
         return f"{number(tally.last_value)}{rule.unit}"
     if rule.table == "documents":
-        return f"{number(share_pct)} % of {rule.tolerated_of} ({number(tally.violators)} documents)"
+        if rule.tolerated_of == "tokens":
+            return f"{number(share_pct)} % of tokens, in {number(tally.violators)} documents"
+        return f"{number(tally.violators)} of {number(tally.measured)} documents ({number(share_pct)} %)"
     worst = tally.worst_first()
     if not worst:
         return f"{number(tally.measured)} {rule.table}, none violates it"
@@ -157,6 +156,61 @@ def _offender(rule: Rule, violator: Violator) -> Offender:
     return Offender(source=violator.source, position=violator.position, observed=f"{rule.column} {shown}")
 
 
-def severity_outcome(severity: str) -> Literal["fail", "warn", "pass"]:
-    """Great Expectations' severities in our words: a violated `info` expectation is told, and changes nothing."""
-    return {"critical": "fail", "warning": "warn"}.get(severity, "pass")  # type: ignore[return-value]
+@dataclass
+class OwnRule:
+    """An expectation of the pipeline's own suite, and what it found over all shards.
+
+    One over the values of rows is added up over the shards and judged by `mostly` as a whole; one over an aggregate (a
+    mean, a count) holds when it holds in every shard.
+    """
+
+    name: str
+    expected: str
+    severity: str
+    """Of Great Expectations: critical, warning or info."""
+    mostly: float
+    tally: Tally
+    aggregates: list[tuple[str, Any]] = field(default_factory=list)
+    """Of an aggregate: shard or table, and the value there."""
+    broken: list[tuple[str, Any]] = field(default_factory=list)
+    """Those of `aggregates` that violate it."""
+
+    def add_aggregate(self, name: str, value: Any, *, holds: bool) -> None:
+        self.aggregates.append((name, value))
+        if not holds:
+            self.broken.append((name, value))
+
+
+def judge_own(rule: OwnRule) -> Finding:
+    """The finding of a rule of the pipeline's own."""
+    tally = rule.tally
+    unit = tally.table if tally.table == "documents" else f"{tally.table} rows"
+    offenders = tuple(
+        Offender(source=v.source, position=v.position, observed=str(v.value)) for v in tally.worst_first()
+    )
+    if rule.aggregates:
+        violated = bool(rule.broken)
+        shown = rule.broken or rule.aggregates
+        observed = ", ".join(f"{value} in {name}" for name, value in shown[:3]) + (", ..." if len(shown) > 3 else "")
+        offenders = tuple(Offender(source=name, position="", observed=str(value)) for name, value in rule.broken[:10])
+        count = len(rule.broken)
+    else:
+        violated = tally.violators > (1.0 - rule.mostly) * tally.measured + 1e-9
+        observed = f"{number(tally.violators)} of {number(tally.measured)} {unit} violate it"
+        count = tally.violators
+    measured = bool(rule.aggregates) or tally.measured > 0
+    outcome: Outcome = "not_measured" if not measured else _OWN_OUTCOMES[rule.severity] if violated else "pass"
+    words = "does not hold" if violated else "holds"
+    return Finding(
+        rule=rule.name,
+        origin="suite",
+        outcome=outcome,
+        expected=rule.expected,
+        observed=observed if measured else "not measured",
+        sentence=f"Your own rule {words}: {rule.expected} ({observed}).",
+        offenders=offenders,
+        offender_count=count,
+    )
+
+
+_OWN_OUTCOMES: dict[str, Outcome] = {"critical": "fail", "warning": "warn", "info": "pass"}

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import json
-from datetime import date
+from datetime import UTC, datetime
 from decimal import Decimal
 
 import pytest
@@ -80,8 +80,8 @@ def test_no_price_names_the_machine_and_the_key(cost: CostSettings, words: list[
 
 def test_an_old_price_warns_with_its_age() -> None:
     price = Price(machine_type="m", market="spot", usd_per_hour="1", source="page", as_of="2026-01-01")
-    assert price.warnings(date(2026, 4, 1)) == []
-    (sentence,) = price.warnings(date(2026, 4, 2))
+    assert price.warnings_at(datetime(2026, 4, 1, tzinfo=UTC).timestamp()) == []
+    (sentence,) = price.warnings_at(datetime(2026, 4, 2, tzinfo=UTC).timestamp())
     assert "91 days" in sentence
 
 

@@ -1,0 +1,70 @@
+"""The report's first line: what the night came to, in plain words."""
+
+from __future__ import annotations
+
+from tokenmill.cost.money import format_usd
+from tokenmill.cost.report_model import Report
+from tokenmill.cost.words import count, duration
+
+
+def first_line(report: Report) -> str:
+    """One or two sentences, the figure first."""
+    outcome = report.outcome
+    spent = _spent(report)
+    if outcome == "refused_by_validation":
+        return f"Refused by validation, nothing was trained: {spent}{_because(report)}"
+    if outcome == "already_trained":
+        return f"Nothing to train, this snapshot is trained already: looking took {spent}."
+    trained = report.tokens is not None and report.tokens.retained_nonpadding > 0
+    if not trained:
+        how = {"user_error": "Stopped by a mistake that you can mend", "interrupted": "Interrupted"}.get(
+            outcome, "Crashed"
+        )
+        return f"{how} before anything stayed in a model: {spent}{_because(report)}"
+    price = _price(report)
+    if outcome == "finished":
+        return f"{price}{_baseline(report)}."
+    how = {
+        "interrupted": "Interrupted",
+        "cancelled": "Stopped by hand",
+        "stopped_by_budget": "Stopped by its budget",
+        "stopped_by_condition": "Stopped by its own condition",
+    }.get(outcome, "Crashed")
+    assert report.tokens is not None
+    return f"{how} at step {report.tokens.steps:,}. So far: {price}{_baseline(report)}."
+
+
+def _spent(report: Report) -> str:
+    seconds = duration(report.cost.billed_seconds)
+    if report.cost.total_usd is None:
+        return f"{seconds} billed, unpriced"
+    return f"{format_usd(report.cost.total_usd)} for {seconds}"
+
+
+def _price(report: Report) -> str:
+    assert report.tokens is not None
+    tokens = count(report.tokens.retained_nonpadding)
+    value = report.figure("usd_per_million_tokens").value
+    if value is None:
+        return f"{tokens} tokens kept in {duration(report.cost.billed_seconds)} (unpriced)"
+    return f"{format_usd(value)} per million tokens ({format_usd(report.cost.total_usd)} for {tokens} tokens kept)"
+
+
+def _baseline(report: Report) -> str:
+    baseline = report.baseline
+    if baseline.status not in {"ok", "dearer", "cheaper"} or baseline.change_pct is None:
+        return ""
+    change = baseline.change_pct
+    text = f", {abs(change):.0f} % {'above' if change >= 0 else 'below'} baseline"
+    if baseline.status == "ok":
+        return f"{text}, within its noise"
+    if baseline.moved_phase is not None and baseline.moved_points is not None:
+        way = "rose" if baseline.moved_points >= 0 else "fell"
+        text += f": {baseline.moved_phase} {way} by {abs(baseline.moved_points):.0f} points"
+    return f"{text}; {baseline.suggestion}" if baseline.suggestion and baseline.status == "dearer" else text
+
+
+def _because(report: Report) -> str:
+    sentences = (report.validation or {}).get("sentences") if report.outcome == "refused_by_validation" else None
+    reason = (sentences[0] if sentences else report.message).strip()
+    return f". {reason[0].upper()}{reason[1:]}{'' if reason.endswith('.') else '.'}" if reason else "."

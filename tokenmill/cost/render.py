@@ -1,0 +1,118 @@
+"""Report → report.html (one file, no network), report.md for Prefect. Everything comes from the report alone."""
+
+from __future__ import annotations
+
+import json
+from decimal import Decimal
+from importlib import resources
+from typing import Any
+
+import jinja2
+
+from tokenmill.cost import words
+from tokenmill.cost.money import format_usd
+from tokenmill.cost.plots import NARROW, WIDE, data_uri, inline, plots
+from tokenmill.cost.report_model import Figure, Report
+
+_TEMPLATES = resources.files("tokenmill.cost").joinpath("templates")
+_TILES = (
+    "usd_per_million_tokens",
+    "total_usd",
+    "usd_per_tenth_nat",
+    "tokens_per_second",
+)
+
+
+def render_html(report: Report) -> str:
+    drawings = {
+        title: {"wide": inline(draw(WIDE), f"{title} w"), "narrow": inline(draw(NARROW), f"{title} n")}
+        for title, draw in plots(report).items()
+    }
+    return _template("report.html", autoescape=True).render(
+        **_context(report), css=_TEMPLATES.joinpath("report.css").read_text(encoding="utf-8"), drawings=drawings
+    )
+
+
+def render_markdown(report: Report) -> str:
+    images = {title: data_uri(draw(WIDE), title) for title, draw in plots(report).items()}
+    return _template("report.md", autoescape=False).render(**_context(report), images=images)
+
+
+def _template(name: str, *, autoescape: bool) -> jinja2.Template:
+    environment = jinja2.Environment(
+        undefined=jinja2.StrictUndefined, autoescape=autoescape, keep_trailing_newline=True
+    )
+    return environment.from_string(_TEMPLATES.joinpath(name).read_text(encoding="utf-8"))
+
+
+def _context(report: Report) -> dict[str, Any]:
+    return {
+        "report": report,
+        "tiles": _tiles(report),
+        "money_title": "Where the time went" if report.cost.total_usd is None else "Where the money went",
+        "receipt": json.dumps(report.receipt, indent=2, ensure_ascii=False),
+        "environment": [(key, _plain(item)) for key, item in report.environment.items()],
+        "summary": [(key, _plain(item)) for key, item in report.summary.items()],
+        "prices": _prices(report),
+        "usd": format_usd,
+        "exact": lambda usd: "n/a" if usd is None else f"{usd:f}",
+        "value": figure_value,
+        "continuation": _continuation,
+        "fenced": lambda sample: (sample["prompt"] + _continuation(sample)).replace("```", "'''"),
+        "duration": words.duration,
+        "count": words.count,
+        "moment": words.moment,
+        "phrase": words.phrase,
+    }
+
+
+def figure_value(figure: Figure) -> str:
+    if figure.value is None:
+        return "n/a"
+    if figure.unit.startswith("USD"):
+        return format_usd(figure.value)
+    return f"{words.count(float(figure.value))} {figure.unit}"
+
+
+def _tiles(report: Report) -> list[dict[str, str]]:
+    by_key = {figure.key: figure for figure in report.figures}
+    shown = [by_key[key] for key in _TILES if key in by_key and by_key[key].value is not None]
+    tiles = [{"label": figure.label.lower(), "value": figure_value(figure)} for figure in shown]
+    tiles.append({"label": "billed", "value": words.duration(report.cost.billed_seconds)})
+    if report.cost.train_goodput_pct is not None:
+        tiles.append({"label": "goodput of training", "value": f"{report.cost.train_goodput_pct:.1f} %"})
+    if report.evaluations:
+        tiles.append({"label": "evaluation loss, nats", "value": f"{report.evaluations[-1].loss:.3f}"})
+    return tiles
+
+
+def _prices(report: Report) -> list[str]:
+    seen: dict[str, None] = {}
+    for row in report.attempts:
+        if row.usd_per_hour is not None:
+            day = f", read on {row.price_as_of}" if row.price_as_of else ""
+            note = f" ({row.price_note})" if row.price_note else ""
+            seen[f"Price: ${row.usd_per_hour} an hour for {row.machine_type}, from {row.price_source}{day}{note}."] = (
+                None
+            )
+    return list(seen)
+
+
+def _continuation(sample: dict[str, str]) -> str:
+    """What the model added: some writers give the text with its prompt, some without."""
+    prompt, text = sample["prompt"], sample["text"]
+    return text[len(prompt) :] if text.startswith(prompt) else text
+
+
+def _plain(item: Any) -> str:
+    if isinstance(item, bool):
+        return "yes" if item else "no"
+    if isinstance(item, int) and abs(item) >= 10_000:
+        return f"{item:,}"
+    if isinstance(item, float):
+        return f"{item:,.4g}"
+    if isinstance(item, dict):
+        return ", ".join(f"{key} {_plain(inner)}" for key, inner in item.items())
+    if isinstance(item, list):
+        return ", ".join(_plain(inner) for inner in item)
+    return str(item if not isinstance(item, Decimal) else f"{item:f}")
