@@ -7,7 +7,7 @@ STAMP := $(VENV)/.installed
 UV_COMPILE := uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
 	--no-annotate --custom-compile-command "make lock"
 
-.PHONY: help demo test lint types lock schema clean setup
+.PHONY: help demo test lint types lock schema clean setup judges
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## */  make \1\t/' | expand -t 20
@@ -24,7 +24,17 @@ $(STAMP): requirements/main.txt pyproject.toml scripts/find-python
 demo: $(STAMP) ## retrain on this Python's standard library and say what it cost
 	@$(BIN)/tokenmill run demo
 
-test: $(STAMP) lint types ## lint, types and all tests
+JUDGES := build/judges
+
+judges: $(JUDGES)/.installed ## PyTorch and transformers, which tests compare with, in an environment of their own
+
+$(JUDGES)/.installed: requirements/judges.txt scripts/find-python
+	@python=$$(scripts/find-python) && $$python -m venv $(JUDGES)
+	@echo "Installing the tests' outside judges into $(JUDGES) ..."
+	@$(JUDGES)/bin/python -m pip install --quiet --disable-pip-version-check -r requirements/judges.txt
+	@touch $@
+
+test: $(STAMP) $(JUDGES)/.installed lint types ## lint, types and all tests
 	@$(BIN)/python -m pytest
 
 lint: $(STAMP) ## ruff: style and imports
