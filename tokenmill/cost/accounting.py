@@ -3,7 +3,8 @@
 Billed time runs from `spawned` to `reaped` on the supervisor's monotonic clock, so a stepping wall clock does not
 matter. The stage's phases tile its own life; around them lie `start` (until its clock began: process, imports) and a
 tail (after its last record) that belongs to the phase it was in. A supervisor that died leaves no `reaped`: then the
-end is its last heartbeat plus one interval, or plus what the stage still recorded after it, and is marked `estimated`.
+end is the last sign of life (its heartbeats, or what the stage still recorded after them) plus one interval, and is
+marked `estimated`.
 """
 
 from __future__ import annotations
@@ -144,9 +145,16 @@ def _billed_us(rows: list[dict[str, Any]], spawned: dict[str, Any], reaped: dict
     if reaped is not None:
         return max(0, to_microseconds(reaped["monotonic"] - spawned["monotonic"]))
     last = max(index for index, row in enumerate(rows) if row["kind"] in {"spawned", "heartbeat"})
-    recorded_after = sum(_total(row) for row in rows[last + 1 :] if row["kind"] == "phases")
-    seen = max(0, to_microseconds(rows[last]["monotonic"] - spawned["monotonic"]))
-    return seen + max(to_microseconds(HEARTBEAT_SECONDS), recorded_after)
+    beat = rows[last]["monotonic"]
+    later = [row for row in rows[last + 1 :] if row["kind"] == "phases"]
+    outlived_us = 0
+    if later:
+        # What the stage recorded after the last heartbeat; its first record may reach back to before it.
+        recorded_us = sum(map(_total, later))
+        by_clock_us = to_microseconds(later[-1]["monotonic"] - beat)
+        outlived_us = by_clock_us if 0 <= by_clock_us <= recorded_us else recorded_us
+    seen_us = max(0, to_microseconds(beat - spawned["monotonic"]))
+    return seen_us + outlived_us + to_microseconds(HEARTBEAT_SECONDS)
 
 
 def _total(row: dict[str, Any]) -> int:

@@ -61,10 +61,7 @@ def build_report(
         tokens=_tokens(account),
         attempts=[_attempt_row(account, index) for index in range(len(account.attempts))],
         bill=list(_bill(account)),
-        evaluations=[
-            Evaluation(**{k: row.get(k) for k in ("step", "loss", "bits_per_byte", "perplexity")})
-            for row in evidence.evaluation
-        ],
+        evaluations=_evaluations(evidence.evaluation),
         unigram_entropy_nats=(evidence.verdict or {}).get("unigram_entropy_nats"),
         samples=[{"prompt": str(row["prompt"]), "text": str(row["text"])} for row in evidence.samples],
         validation=evidence.verdict,
@@ -280,6 +277,13 @@ def _price_notices(attempt: AttemptAccount, generated: float) -> list[str]:
     if price.note:
         sentences.append(f"the price of {price.machine_type}, ${price.usd_per_hour} an hour, is marked '{price.note}'")
     return [sentence[0].upper() + sentence[1:] + "." for sentence in sentences]
+
+
+def _evaluations(rows: list[dict[str, Any]]) -> list[Evaluation]:
+    """By step; a step that was done again counts as the last attempt saw it."""
+    by_step = {row["step"]: row for row in rows if row.get("loss") is not None}
+    keys = ("step", "loss", "bits_per_byte", "perplexity")
+    return [Evaluation(**{key: by_step[step].get(key) for key in keys}) for step in sorted(by_step)]
 
 
 def _curve(metrics: list[dict[str, Any]]) -> list[Point]:

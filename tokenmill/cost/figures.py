@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from decimal import Decimal
 from fractions import Fraction
@@ -139,13 +140,12 @@ def _shares(account: Account, packing: dict[str, Any] | None) -> Iterator[Figure
     )
     if packing is not None:
         saved = round_usd(Fraction(stepping) * (Fraction(packing["one_per_row_rows"], packing["rows"]) - 1))
-        most = "" if packing["exact"] else "at least "
         yield Figure(
             key="packing_saved_usd",
             label="Saved by packing",
             value=saved,
             unit="USD",
-            how=f"one document a row needs {most}{count(packing['one_per_row_rows'])} rows, packing took "
+            how=f"one document a row needs {count(packing['one_per_row_rows'])} rows, packing took "
             f"{count(packing['rows'])}; the difference at the same price a row, {format_usd(stepping)} of steps",
         )
 
@@ -173,7 +173,8 @@ def _compile(evidence: Evidence) -> Iterator[Figure]:
 def payback_steps(compile_seconds: float, step_seconds_without: float, step_seconds_with: float) -> int | None:
     """Steps after which compiling has paid for itself; None: never."""
     saved = step_seconds_without - step_seconds_with
-    return None if saved <= 0 else -int(-compile_seconds // saved)
+    # Rounded first, since 0.5 - 0.4 is a little less than 0.1.
+    return None if saved <= 0 else math.ceil(round(compile_seconds / saved, 6))
 
 
 def _spot(account: Account) -> Iterator[Figure]:

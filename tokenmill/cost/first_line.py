@@ -58,9 +58,8 @@ def _baseline(report: Report) -> str:
     text = f", {abs(change):.0f} % {'above' if change >= 0 else 'below'} baseline"
     if baseline.status == "ok":
         return f"{text}, within its noise"
-    if baseline.moved_phase is not None and baseline.moved_points is not None:
-        way = "rose" if baseline.moved_points >= 0 else "fell"
-        text += f": {baseline.moved_phase} {way} by {abs(baseline.moved_points):.0f} points"
+    if baseline.cause:
+        text += f": {baseline.cause}"
     return f"{text}; {baseline.suggestion}" if baseline.suggestion and baseline.status == "dearer" else text
 
 

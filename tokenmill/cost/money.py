@@ -55,8 +55,8 @@ def _units(count: int, quantum: Decimal) -> Decimal:
 def format_usd(usd: Decimal | Fraction | float | None) -> str:
     """For people: cents from a dollar on, else three significant digits.
 
-    >>> [format_usd(Decimal(x)) for x in ("1234.5", "0.4266666", "0.0005551", "0")]
-    ['$1,234.50', '$0.427', '$0.000555', '$0']
+    >>> [format_usd(Decimal(x)) for x in ("1234.5", "0.4266666", "0.1", "0.0005551", "0")]
+    ['$1,234.50', '$0.427', '$0.10', '$0.000555', '$0']
     """
     if usd is None:
         return "n/a"
@@ -67,4 +67,6 @@ def format_usd(usd: Decimal | Fraction | float | None) -> str:
     if value >= Decimal("0.995"):
         return f"{sign}${value:,.2f}"
     rounded = Context(prec=3, rounding=ROUND_HALF_EVEN).plus(value)
+    in_cents = rounded.quantize(Decimal("0.01"))
+    rounded = in_cents if in_cents == rounded else rounded
     return f"{sign}${rounded:f}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import statistics
 from decimal import Decimal
 from importlib import resources
 from typing import Any
@@ -52,7 +53,7 @@ def _context(report: Report) -> dict[str, Any]:
         "money_title": "Where the time went" if report.cost.total_usd is None else "Where the money went",
         "receipt": json.dumps(report.receipt, indent=2, ensure_ascii=False),
         "environment": [(key, _plain(item)) for key, item in report.environment.items()],
-        "summary": [(key, _plain(item)) for key, item in report.summary.items()],
+        "summary": _trainer(report.summary),
         "prices": _prices(report),
         "usd": format_usd,
         "exact": lambda usd: "n/a" if usd is None else f"{usd:f}",
@@ -72,6 +73,35 @@ def figure_value(figure: Figure) -> str:
     if figure.unit.startswith("USD"):
         return format_usd(figure.value)
     return f"{words.count(float(figure.value))} {figure.unit}"
+
+
+_TRAINER = ("architecture", "parameters", "flops_per_token", "threads", "tokens_per_second", "skipped_updates")
+
+
+def _trainer(summary: dict[str, Any]) -> list[tuple[str, str]]:
+    """What a reader wants of the trainer's summary, in words."""
+    frozen = summary.get("frozen") or {}
+    shown = [(key, _plain(summary[key])) for key in _TRAINER if summary.get(key) is not None]
+    for key in ("precision", "xla"):
+        if key in frozen:
+            reason = frozen.get(f"{key}_reason")
+            shown.append((key, f"{frozen[key]}{f' ({reason})' if reason else ''}"))
+    if "micro_batch_size" in frozen:
+        shown.append(("micro_batch_size", f"{frozen['micro_batch_size']} sequences"))
+    if devices := summary.get("devices"):
+        shown.append(("devices", _plain(devices)))
+    if memory := summary.get("peak_memory_bytes"):
+        shown.append(("peak memory", f"{memory / 2**30:.2f} GiB"))
+    if seconds := summary.get("compile_seconds"):
+        shown.append(("build and compile", words.duration(seconds)))
+    for key, label in (
+        ("checkpoint_stall_seconds", "training stood still"),
+        ("checkpoint_save_seconds", "saving took"),
+    ):
+        if values := summary.get(key):
+            middle = words.duration(statistics.median(values))
+            shown.append((f"checkpoints: {label}", f"{middle} (median of {len(values)})"))
+    return shown
 
 
 def _tiles(report: Report) -> list[dict[str, str]]:

@@ -158,6 +158,8 @@ class BaselineVerdict(_Part):
     moved_phase: str | None = None
     moved_points: float | None = None
     """Change of the phase's share of billed time, in percentage points."""
+    cause: str | None = None
+    """In words: the phase that moved, the price of an hour, or the pace of the steps."""
     suggestion: str | None = None
     sentence: str
 

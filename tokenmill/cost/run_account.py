@@ -158,6 +158,10 @@ def judge(train: Sequence[AttemptAccount]) -> list[Kept]:
         if reached.step < begin.step:
             reached = begin
         committed = max((commit.step for commit in attempt.commits), default=begin.step)
+        found = begins[index + 1] if index + 1 < len(train) else begin
+        if found.step > committed and found.step > begin.step:
+            # The next attempt found a checkpoint whose record was torn.
+            committed, reached = found.step, max(reached, found, key=lambda count: count.step)
         keep = reached.step if attempt.finished else max(committed, begin.step)
         later = min((count.step for count in begins[index + 1 :]), default=keep)
         keep = max(min(keep, later), begin.step)

@@ -14,14 +14,27 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from tokenmill.cost import baseline
+from tokenmill.cost.baseline import BaselineRow
 from tokenmill.cost.build import build_report, config_diff, outcome_of
 from tokenmill.cost.collect import ALREADY_TRAINED, Evidence, collect
 from tokenmill.cost.focus import focus_csv
-from tokenmill.cost.report_model import BaselineVerdict, Report
+from tokenmill.cost.packing import one_document_a_row
+from tokenmill.cost.prometheus import prometheus_text
+from tokenmill.cost.record import baseline_row
+from tokenmill.cost.regression import judge_cost
+from tokenmill.cost.report_model import BaselineVerdict, Night, Report
+from tokenmill.cost.settings import RegressionSettings
+from tokenmill.pipelines import Pipeline
 from tokenmill.protocol import StageName, StageResult
+from tokenmill.stages.configuration import configuration_of
 from tokenmill.stages.harness import StageContext, main
 from tokenmill.workspace import Workspace, read_json, write_atomic
 
+ENDED = {"finished", "stopped_by_budget", "stopped_by_condition"}
+"""Outcomes after which a run is a measurement."""
+NIGHTS = 30
+"""In the plot over nights."""
 PACKAGES = (
     "tokenmill",
     "tensorflow",
@@ -42,8 +55,9 @@ def report(context: StageContext) -> StageResult:
             evidence = collect(workspace, inputs["invocation"], None, context.spec.ledger)
         folder = workspace.run(evidence.run["id"]) if evidence.run else workspace.invocation(evidence.invocation["id"])
         folder = folder / "report"
-        made = make_report(evidence, workspace, context.spec.pipeline, folder, generated=time.time())
+        made = make_report(evidence, workspace, context.pipeline, folder, generated=time.time())
         write_report(made, folder)
+        write_atomic(workspace.pipeline(made.pipeline) / "metrics.prom", prometheus_text(made))
     context.log.info("%s", made.first_line)
     relative = workspace.relative(folder)
     return StageResult(
@@ -54,23 +68,66 @@ def report(context: StageContext) -> StageResult:
             "folder": relative,
             "markdown": f"{relative}/report.md",
             "tables": tables(made),
+            "gate": gate(made, context.pipeline),
+            "baseline": made.baseline.model_dump(mode="json"),
         },
     )
 
 
 def make_report(
-    evidence: Evidence, workspace: Workspace, config: dict[str, Any], folder: Path, *, generated: float
+    evidence: Evidence, workspace: Workspace, pipeline: Pipeline, folder: Path, *, generated: float
 ) -> Report:
-    before = _last_config(workspace, evidence.invocation["pipeline"], folder)
+    """Judge the night against the baseline database, add it there if its run has ended, and put all of it together."""
+    name = evidence.invocation["pipeline"]
+    config = pipeline.model_dump(mode="json")
+    before = _last_config(workspace, name, folder)
+    history = baseline.read(workspace.baselines)
+    verdict = BaselineVerdict(status="no_data", runs=0, sentence="Nothing was trained, so there is nothing to compare.")
+    if evidence.run is not None and evidence.account.retained.nonpadding_tokens:
+        row = baseline_row(evidence, configuration(evidence, pipeline))
+        settings = RegressionSettings() if pipeline.cost == "unpriced" else pipeline.cost.regression
+        verdict = judge_cost(row, history, settings)
+        if outcome_of(evidence.invocation) in ENDED:
+            baseline.add(workspace.baselines, row)
+        history = sorted([*(r for r in history if r.run_id != row.run_id), row], key=lambda r: r.finished)
     return build_report(
         evidence,
         generated=generated,
         config=config,
         config_changes=None if before is None else config_diff(before, config),
         environment=environment(evidence),
-        baseline=BaselineVerdict(status="no_data", runs=0, sentence="There is no baseline yet."),
-        nights=[],
-        packing=packing(evidence),
+        baseline=verdict,
+        nights=[night(row) for row in history if row.pipeline == name and row.kind == "run"][-NIGHTS:],
+        packing=packing(evidence, workspace),
+    )
+
+
+def gate(made: Report, pipeline: Pipeline) -> str:
+    """`passed`, `warned` or `failed`: what the pipeline's regression settings say of tonight's cost."""
+    settings = RegressionSettings() if pipeline.cost == "unpriced" else pipeline.cost.regression
+    if made.baseline.status != "dearer" or settings.on_regression == "ignore":
+        return "passed"
+    return "failed" if settings.on_regression == "fail" else "warned"
+
+
+def night(row: BaselineRow) -> Night:
+    return Night(
+        run_id=row.run_id,
+        finished=row.finished,
+        usd_per_million_tokens=row.usd_per_million_tokens,
+        tokens_per_second=row.tokens_per_second,
+        eval_loss=row.eval_loss,
+    )
+
+
+def configuration(evidence: Evidence, pipeline: Pipeline) -> baseline.Configuration:
+    last = evidence.account.attempts[max(evidence.account.kept)].spawned
+    return configuration_of(
+        pipeline,
+        machine_type=last.get("machine_type"),
+        run=evidence.run,
+        summary=evidence.summary,
+        image=last.get("image"),
     )
 
 
@@ -114,20 +171,17 @@ def environment(evidence: Evidence) -> dict[str, Any]:
     return found
 
 
-def packing(evidence: Evidence) -> dict[str, Any] | None:
-    """Rows against one document a row. A document longer than a row needs several, so documents are a lower bound."""
-    if evidence.manifest is None:
+def packing(evidence: Evidence, workspace: Workspace) -> dict[str, Any] | None:
+    """Rows of the snapshot against one document a row; None where the tables of its shards are gone."""
+    manifest = evidence.manifest
+    if manifest is None:
         return None
-    train = evidence.manifest["train"]
-    if not train["rows"]:
+    tables = [workspace.shard(shard["key"]) / "documents.parquet" for shard in manifest["shards"]]
+    rows = one_document_a_row(tables, manifest["sequence_length"])
+    stored = manifest["train"]["stored_rows"]
+    if rows is None or not stored:
         return None
-    return {
-        "sequence_length": evidence.manifest["sequence_length"],
-        "rows": train["rows"],
-        "documents": train["documents"],
-        "one_per_row_rows": max(train["documents"], train["rows"]),
-        "exact": False,
-    }
+    return {"sequence_length": manifest["sequence_length"], "rows": stored, "one_per_row_rows": rows}
 
 
 def _last_config(workspace: Workspace, pipeline: str, folder: Path) -> dict[str, Any] | None:

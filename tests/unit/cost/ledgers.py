@@ -28,6 +28,7 @@ class FakeAttempt:
         self.path, self.now = path, at
         self.offset = (at - 1_000.0 if monotonic is None else monotonic) - at
         self.current = "start"
+        self.next_beat = at + 1.0
         self.pending: dict[str, float] = {}
         self.write(
             "spawned",
@@ -43,12 +44,12 @@ class FakeAttempt:
 
     def boot(self, seconds: float) -> None:
         """Until the stage's phase clock begins."""
-        self._pass(seconds, beat=True)
+        self._pass(seconds)
 
     def work(self, phase: str, seconds: float) -> None:
         self.current = phase
         while seconds > 1e-9:
-            piece = min(1.0, seconds)
+            piece = min(1.0 - sum(self.pending.values()), seconds)
             self._pass(piece)
             self.pending[phase] = self.pending.get(phase, 0.0) + piece
             seconds -= piece
@@ -57,7 +58,6 @@ class FakeAttempt:
 
     def flush(self) -> None:
         self.write("phases", seconds=self.pending, current=self.current)
-        self.write("heartbeat")
         self.pending = {}
 
     def steps(self, step: int, *, row_tokens: int = 100, fill: int = 80) -> None:
@@ -73,9 +73,10 @@ class FakeAttempt:
             self.flush()
         self.write("reaped", exit_code=exit_code, reason=reason)
 
-    def _pass(self, seconds: float, *, beat: bool = False) -> None:
-        while beat and seconds > 1.0:
-            self.now += 1.0
-            seconds -= 1.0
+    def _pass(self, seconds: float) -> None:
+        end = self.now + seconds
+        while end >= self.next_beat:
+            self.now = self.next_beat
             self.write("heartbeat")
-        self.now += seconds
+            self.next_beat += 1.0
+        self.now = end

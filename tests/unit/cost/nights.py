@@ -7,6 +7,8 @@ import math
 from pathlib import Path
 from typing import Any
 
+import duckdb
+
 from tests.unit.cost.ledgers import FakeAttempt
 from tokenmill.workspace import Workspace, write_json
 
@@ -56,18 +58,20 @@ class Night:
 
     def prepare(self, seconds: float = 14.0) -> None:
         snapshot = "77c1d2e3f4a5b6c7"
+        shard = self.workspace.shard("c0ffee")
+        shard.mkdir(parents=True, exist_ok=True)
+        # 9,000 short documents and 200 that go on in a fourth row: 9,800 rows, one document a row; 280 are held out.
+        documents = """SELECT CASE WHEN i < 200 THEN 800 ELSE 250 - i % 64 END AS tokens, i >= 9200 AS held_out
+                       FROM range(9480) AS documents(i)"""
+        duckdb.sql(f"COPY ({documents}) TO '{shard / 'documents.parquet'}' (FORMAT parquet)")
+        split = {"tokens": 2_000_000, "padding_tokens": 92_400, "split_documents": 200}
         manifest = {
             "tokenizer": "5a5a",
             "vocab_size": 4096,
             "sequence_length": SEQUENCE,
-            "train": {
-                "documents": 9_200,
-                "rows": 10_400,
-                "tokens": 2_570_000,
-                "padding_tokens": 92_400,
-                "split_documents": 3_100,
-            },
-            "eval": {"documents": 280, "rows": 330, "tokens": 81_000, "padding_tokens": 3_480, "split_documents": 90},
+            "train": {"documents": 9_200, "rows": 8_170, "stored_rows": 8_170, **split},
+            "eval": {"documents": 280, "rows": 240, "stored_rows": 240, **split},
+            "shards": [{"key": "c0ffee"}],
         }
         write_json(self.workspace.snapshot(snapshot) / "manifest.json", manifest)
         self.stage("prepare", "prepare", seconds, snapshot=snapshot, documents=9_480, train_tokens=2_570_000)
@@ -128,20 +132,27 @@ class Night:
         fake.work("export", 1.1)
         fake.end(0, "completed")
         write_json(folder / "samples.json", [{"prompt": "def ", "text": "def get(self, name):\n    return self._name"}])
-        write_json(
-            folder / "receipt.json",
-            {"rows_per_epoch": {"0": {"count": 4800, "sum": 24_956_160, "complete": False}}, "exact": True},
-        )
-        write_json(
-            folder / "summary.json",
-            {
-                "parameters": 4_264_960,
-                "precision": "mixed_bfloat16",
+        sums = {"rows": end * BATCH, "sum": 24_956_160, "hash": "9f31c2d4a5b6e7f8"}
+        epochs = [{"epoch": 0, "expected": sums, "seen": sums, "skipped": {"rows": 0, "sum": 0, "hash": "0" * 16}}]
+        receipt = {"rows": 8_170, "cursor": end * BATCH, "balanced": True, "epochs": [{**epochs[0], "balanced": True}]}
+        write_json(folder / "receipt.json", receipt)
+        summary = {
+            "parameters": 4_264_960,
+            "flops_per_token": 27_000_000,
+            "architecture": "GPT2LMHeadModel",
+            "frozen": {
+                "precision": "bfloat16",
+                "precision_reason": "this CPU has AMX",
+                "xla": "off",
                 "micro_batch_size": 32,
-                "devices": ["CPU:0"],
-                **(extra or {}),
             },
-        )
+            "devices": {"kind": "cpu", "count": 1, "models": ["CPU"]},
+            "compile_seconds": 8.9,
+            "checkpoint_save_seconds": [0.41, 0.39],
+            "peak_memory_bytes": 1_930_000_000,
+            **(extra or {}),
+        }
+        write_json(folder / "summary.json", summary)
         outputs = {
             "run_id": self.run_id,
             "step": end,

@@ -14,6 +14,7 @@ from tests.unit.cost.nights import MIDNIGHT, Night
 from tokenmill.cost.collect import collect
 from tokenmill.cost.focus import focus_csv
 from tokenmill.cost.report_model import Report
+from tokenmill.pipelines import Pipeline
 from tokenmill.protocol import StageName, StageSpec
 from tokenmill.stages.report import make_report
 from tokenmill.workspace import Workspace, read_json, write_json
@@ -23,6 +24,7 @@ CONFIG = {
     "training": {"length": {"steps": 150}},
     "cost": {"usd_per_hour": "0.10"},
 }
+PIPELINE = Pipeline.model_validate(CONFIG)
 RUN = "3f9ab1c2d3e4"
 
 
@@ -34,7 +36,7 @@ def workspace(tmp_path: Path) -> Workspace:
 def report_on(workspace: Workspace, night: Night) -> Report:
     own = night.report_ledger()
     evidence = collect(workspace, night.name, night.run_id, own)
-    return make_report(evidence, workspace, CONFIG, workspace.root / "none", generated=night.now + 1)
+    return make_report(evidence, workspace, PIPELINE, workspace.root / "none", generated=night.now + 1)
 
 
 def spot_night(workspace: Workspace) -> Night:
@@ -132,7 +134,7 @@ def test_a_night_that_found_everything_trained_is_not_charged_to_the_run(workspa
     again = collect(workspace, trained.name, RUN)
     assert again.account.usd == before
     alone = make_report(
-        collect(workspace, later.name, None), workspace, CONFIG, workspace.root / "none", generated=later.now
+        collect(workspace, later.name, None), workspace, PIPELINE, workspace.root / "none", generated=later.now
     )
     assert alone.first_line.startswith("Nothing to train")
 
