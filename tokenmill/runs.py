@@ -167,6 +167,11 @@ def finished_run(workspace: Workspace, pipeline_name: str, pipeline: Pipeline, s
     return _newest(workspace, pipeline_name, pipeline, RunStatus.COMPLETED, snapshot)
 
 
+def has_finished(workspace: Workspace, pipeline_name: str, pipeline: Pipeline) -> bool:
+    """Whether a run of this pipeline with the same identity fields has completed, on whatever snapshot."""
+    return _newest(workspace, pipeline_name, pipeline, RunStatus.COMPLETED, snapshot=None) is not None
+
+
 def abandon_unfinished(workspace: Workspace, pipeline_name: str) -> list[Run]:
     """Close every open run of the pipeline as abandoned: what `--fresh` does first."""
     opened = [run for run in list_runs(workspace) if run.pipeline == pipeline_name and run.status is RunStatus.OPEN]

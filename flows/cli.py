@@ -1,0 +1,124 @@
+"""The command line: `tokenmill run | stop | plan | show | ls`. Only `run` imports Prefect, as late as can be."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from tokenmill.errors import UserError
+from tokenmill.pipelines import read_pipeline_file
+from tokenmill.protocol import ExitCode
+
+app = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    help="Retrain a language model every night on TensorFlow and know what each token cost.",
+)
+
+FileOption = Annotated[Path, typer.Option("--file", help="The file of named pipelines.")]
+SetOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set", metavar="KEY=VALUE", help="Overrule a dotted key of the pipeline; may be given several times."
+    ),
+]
+DebugOption = Annotated[bool, typer.Option("--debug", help="Show tracebacks.")]
+PIPELINES_FILE = Path("pipelines.yaml")
+
+
+@app.command()
+def run(
+    pipeline: Annotated[str, typer.Argument(help="A pipeline of the file.")],
+    overrides: SetOption = None,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Give up the unfinished run, if there is one.")] = False,
+    file: FileOption = PIPELINES_FILE,
+    debug: DebugOption = False,
+) -> None:
+    """Retrain: prepare, validate, train, report. An unfinished run goes on where it was.
+
+    Exit codes: 0 done, or nothing new to train; 1 crashed; 2 something for you to mend (also: the data was refused);
+    75 interrupted (Ctrl-C, SIGTERM), everything is committed: start it again to go on.
+    """
+    from flows.ending import EXIT_CODES, print_ending
+    from flows.local import spend_night
+    from flows.terminal import Terminal
+    from tasks.night import open_night
+
+    settings = list(overrides or [])
+    loaded = read_pipeline_file(file).load(pipeline, settings)
+    console = Console()
+    with open_night(pipeline, loaded, settings, fresh=fresh) as night:
+        with Terminal(console) as terminal:
+            night.listeners.append(terminal)
+            if night.run is not None:
+                console.print(f"going on with run {night.run.id}", highlight=False)
+            outcome = spend_night(night)
+        print_ending(console, night)
+    raise typer.Exit(EXIT_CODES[outcome])
+
+
+@app.command()
+def stop(
+    run: Annotated[str, typer.Argument(help="A run, by its id or the beginning of it, or a pipeline.")],
+    file: FileOption = PIPELINES_FILE,
+    debug: DebugOption = False,
+) -> None:
+    """Stop a run with a checkpoint. It does not go on by itself; starting its pipeline by hand goes on with it."""
+    from flows.stopping import stop_run
+
+    typer.echo(stop_run(read_pipeline_file(file), run))
+
+
+@app.command()
+def plan(
+    pipeline: Annotated[str, typer.Argument(help="A pipeline of the file.")],
+    overrides: SetOption = None,
+    file: FileOption = PIPELINES_FILE,
+    debug: DebugOption = False,
+) -> None:
+    """Say what a start would do, what is there already, and what it would cost. Starts nothing."""
+    from flows.planning import plan_lines
+
+    for line in plan_lines(pipeline, read_pipeline_file(file).load(pipeline, list(overrides or []))):
+        typer.echo(line)
+
+
+@app.command()
+def show(
+    run: Annotated[str, typer.Argument(help="A run, by its id or the beginning of it, or a pipeline.")],
+    file: FileOption = PIPELINES_FILE,
+    debug: DebugOption = False,
+) -> None:
+    """Print a run's report."""
+    from flows.listing import show_report
+
+    show_report(Console(), read_pipeline_file(file), run)
+
+
+@app.command(name="ls")
+def list_all(file: FileOption = PIPELINES_FILE, debug: DebugOption = False) -> None:
+    """List pipelines, snapshots, runs and models."""
+    from flows.listing import list_everything
+
+    list_everything(Console(), read_pipeline_file(file))
+
+
+def main() -> None:
+    """The entry point: a mistake of the user's is one sentence and exit code 2."""
+    try:
+        app()
+    except UserError as error:
+        if "--debug" in sys.argv:
+            raise
+        print(f"tokenmill: {error}", file=sys.stderr)
+        sys.exit(ExitCode.USER_ERROR)
+
+
+if __name__ == "__main__":
+    main()

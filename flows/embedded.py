@@ -1,0 +1,128 @@
+"""The embedded Prefect server: one of our own for the time of a command, when PREFECT_API_URL names no other.
+
+It is started first of all and comes up while the command does other work (docs/design/embedded-prefect.md). Its
+database lies in `<workspace>/prefect`, apart from the user's own, and keeps the flow runs of earlier nights.
+Importing this module does not import Prefect; `python -m flows.embedded` is the server.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tokenmill.errors import UserError
+
+START_SECONDS = 120.0
+QUIET = {
+    "DO_NOT_TRACK": "1",
+    "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+    "PREFECT_CLOUD_ENABLE_ORCHESTRATION_TELEMETRY": "false",
+}
+"""Telemetry off, for client and server: the settings are separate."""
+CLIENT = {
+    **QUIET,
+    "PREFECT_LOGGING_LEVEL": "WARNING",
+    "PREFECT_LOGGING_TO_API_WHEN_MISSING_FLOW": "ignore",
+    "PREFECT_CLIENT_SERVER_VERSION_CHECK_ENABLED": "false",
+}
+_UNNEEDED_SERVICES = (
+    "CANCELLATION_CLEANUP",
+    "DB_VACUUM",
+    "FOREMAN",
+    "LATE_RUNS",
+    "PAUSE_EXPIRATIONS",
+    "REPOSSESSOR",
+    "SCHEDULER",
+    "TRIGGERS",
+)
+"""Nothing is scheduled and nobody waits on an embedded server."""
+
+
+class EmbeddedServer:
+    """A server that is coming up, or is up. It ends with this object, or with this process, however that ends."""
+
+    def __init__(self, home: Path) -> None:
+        home.mkdir(parents=True, exist_ok=True)
+        self.home = home
+        # Bound here and handed down, so that no other process can take the port in between.
+        self._socket = socket.create_server(("127.0.0.1", 0))
+        self.api_url = f"http://127.0.0.1:{self._socket.getsockname()[1]}/api"
+        environment = {**os.environ, **QUIET, "PREFECT_HOME": str(home), "PREFECT_SERVER_UI_ENABLED": "false"}
+        environment |= {f"PREFECT_SERVER_SERVICES_{name}_ENABLED": "false" for name in _UNNEEDED_SERVICES}
+        self._log = (home / "server.log").open("wb")
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "flows.embedded", str(self._socket.fileno())],
+            stdin=subprocess.PIPE,
+            stdout=self._log,
+            stderr=self._log,
+            env=environment,
+            pass_fds=[self._socket.fileno()],
+            start_new_session=True,
+        )
+
+    def client_environment(self) -> dict[str, str]:
+        """Variables that point Prefect, imported later in this process, at this server."""
+        return {**CLIENT, "PREFECT_API_URL": self.api_url, "PREFECT_HOME": str(self.home)}
+
+    def wait_until_healthy(self) -> None:
+        """Raises `UserError` if the server ends, or is not up after two minutes."""
+        deadline = time.monotonic() + START_SECONDS
+        while time.monotonic() < deadline and self._process.poll() is None:
+            try:
+                with urllib.request.urlopen(f"{self.api_url}/health", timeout=5) as answer:
+                    if answer.status == 200:
+                        return
+            except (urllib.error.URLError, OSError):
+                time.sleep(0.05)
+        raise UserError(f"the embedded Prefect server did not start; {self.home / 'server.log'} says why")
+
+    def close(self) -> None:
+        if self._process.stdin is not None:
+            self._process.stdin.close()
+        try:
+            self._process.wait(3)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._socket.close()
+        self._log.close()
+
+
+@contextmanager
+def embedded_server(home: Path) -> Iterator[EmbeddedServer]:
+    server = EmbeddedServer(home)
+    try:
+        yield server
+    finally:
+        server.close()
+
+
+def serve(descriptor: int) -> None:
+    """The server process: listens on an inherited socket, and ends when its standard input does."""
+    import uvicorn
+    from prefect.server.api.server import create_app
+
+    server = uvicorn.Server(uvicorn.Config(create_app(), fd=descriptor, log_level="error", lifespan="on"))
+
+    def follow_parent() -> None:
+        while os.read(0, 4096):
+            pass
+        server.should_exit = True
+        time.sleep(2.0)
+        os._exit(0)
+
+    threading.Thread(target=follow_parent, daemon=True).start()
+    server.run()
+
+
+if __name__ == "__main__":
+    serve(int(sys.argv[1]))

@@ -1,0 +1,108 @@
+"""The retrain flow, as a table of contents: prepare → validate → train → report.
+
+Every end of a night leaves a report, because money was spent: finished, refused, interrupted, crashed, out of budget.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from pathlib import Path
+
+from prefect import flow
+from prefect.client.schemas import State, StateType
+from prefect.runtime import flow_run
+
+from tasks.night import Night, NightOver, close_run, open_night
+from tasks.prepare import prepare
+from tasks.report import report
+from tasks.train import train
+from tasks.validate import validate
+from tokenmill import runs
+from tokenmill.invocations import Outcome
+from tokenmill.pipelines import read_pipeline_file
+
+_opened: ContextVar[Night | None] = ContextVar("night opened by the command line", default=None)
+
+_STATES: dict[Outcome, tuple[StateType, str]] = {
+    "finished": (StateType.COMPLETED, "Completed"),
+    "already_trained": (StateType.COMPLETED, "AlreadyTrained"),
+    "stopped_by_condition": (StateType.COMPLETED, "StoppedByCondition"),
+    "stopped_by_budget": (StateType.COMPLETED, "StoppedByBudget"),
+    "refused_by_validation": (StateType.FAILED, "Refused"),
+    "user_error": (StateType.FAILED, "UserError"),
+    "crashed": (StateType.FAILED, "Failed"),
+    "interrupted": (StateType.CRASHED, "Interrupted"),
+    "cancelled": (StateType.CANCELLED, "Cancelled"),
+}
+
+
+def _flow_run_name() -> str:
+    night = _opened.get()
+    pipeline = str(flow_run.parameters["pipeline"])
+    return f"{pipeline} {night.invocation.id.partition('-')[0]}" if night else pipeline
+
+
+@flow(name="retrain", flow_run_name=_flow_run_name, persist_result=False)
+def retrain(
+    pipeline: str, overrides: Sequence[str] = (), fresh: bool = False, file: Path = Path("pipelines.yaml")
+) -> State:
+    """Retrain `pipeline` and say what each token cost."""
+    night = _opened.get()
+    if night is not None:
+        return spend(night)
+    with open_night(pipeline, read_pipeline_file(file).load(pipeline, overrides), overrides, fresh=fresh) as night:
+        return spend(night)
+
+
+def spend(night: Night) -> State:
+    """The night, from its first stage to its report."""
+    outcome: Outcome = "crashed"
+    message = "the flow itself crashed"
+    # Prefect's own SIGTERM handler, installed when the flow began, would raise in the middle of anything.
+    with night.stop.on_signals():
+        try:
+            outcome, message = work(night)
+            close_run(night, outcome, message)
+        finally:
+            night.end(outcome, message)
+            report(night)
+            night.end(outcome, message)
+    state, name = _STATES[outcome]
+    return State(type=state, name=name, message=message)
+
+
+def work(night: Night) -> tuple[Outcome, str]:
+    """Everything but the report: the outcome, and one sentence about it."""
+    try:
+        if night.run is None:
+            snapshot = prepare(night)
+            end_if_trained(night, snapshot)
+            verdict = validate(night)
+            end_if_trained(night, verdict["snapshot"])
+            night.open_run(verdict["snapshot"], verdict["validation"])
+        result = train(night)
+    except NightOver as over:
+        return over.outcome, str(over)
+    if result.status == "completed":
+        return "finished", result.message
+    assert result.status in ("stopped_by_budget", "stopped_by_condition")
+    return result.status, result.message
+
+
+def end_if_trained(night: Night, snapshot: str) -> None:
+    """A snapshot that a finished run of the same identity config has trained ends the night at once."""
+    run = runs.finished_run(night.workspace, night.name, night.pipeline, snapshot)
+    if run is not None:
+        raise NightOver("already_trained", night.end_as_trained(run))
+
+
+@contextmanager
+def use(night: Night) -> Iterator[None]:
+    """In this block `retrain` works on a night that is open already."""
+    token = _opened.set(night)
+    try:
+        yield
+    finally:
+        _opened.reset(token)

@@ -1,0 +1,64 @@
+"""What a person sees while stages work: progress bars in a terminal, plain lines where there is none."""
+
+from __future__ import annotations
+
+import time
+from types import TracebackType
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+
+from tokenmill.protocol import LogLine, ProgressLine
+
+PLAIN_SECONDS = 5.0
+"""Between two plain lines about the same piece of work."""
+_SHOWN = ("INFO", "WARNING", "ERROR", "CRITICAL")
+_STYLES = {"WARNING": "yellow", "ERROR": "red", "CRITICAL": "red"}
+
+
+class Terminal:
+    """A listener for the supervisor (see `tasks.supervisor.Listener`)."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._bars: Progress | None = None
+        self._tasks: dict[str, TaskID] = {}
+        self._spoken: dict[str, float] = {}
+
+    def __enter__(self) -> Terminal:
+        if self._console.is_terminal:
+            self._bars = Progress(
+                TextColumn("{task.description}"),
+                BarColumn(),
+                MofNCompleteColumn(),
+                TextColumn("{task.fields[unit]}"),
+                TimeElapsedColumn(),
+                TextColumn("{task.fields[detail]}"),
+                console=self._console,
+            )
+            self._bars.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._bars is not None:
+            self._bars.stop()
+
+    def log(self, line: LogLine) -> None:
+        if line.level in _SHOWN:
+            self._console.print(line.message, style=_STYLES.get(line.level), markup=False, highlight=False)
+
+    def progress(self, line: ProgressLine) -> None:
+        if self._bars is not None:
+            self._show(self._bars, line)
+        elif line.done == line.total or time.monotonic() - self._spoken.get(line.label, 0.0) >= PLAIN_SECONDS:
+            self._spoken[line.label] = time.monotonic()
+            total = f" of {line.total:,}" if line.total is not None else ""
+            text = f"{line.label}: {line.done:,}{total} {line.unit} {line.detail}".rstrip()
+            self._console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+    def _show(self, bars: Progress, line: ProgressLine) -> None:
+        if line.label not in self._tasks:
+            self._tasks[line.label] = bars.add_task(line.label, total=line.total, unit=line.unit, detail="")
+        bars.update(self._tasks[line.label], completed=line.done, total=line.total, detail=line.detail)

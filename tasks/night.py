@@ -1,0 +1,273 @@
+"""A night: one invocation of a pipeline at work. It knows where everything lies, starts stages, and writes down how
+each one ended. No Prefect here: the tasks beside this file put each start on Prefect's timeline.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import itertools
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+from tasks.runtime import ProcessRuntime, Runtime, StageCommand, stage_environment
+from tasks.stopping import StopRequest
+from tasks.supervisor import Attempt, Ending, Listener, Supervised
+from tokenmill import runs
+from tokenmill.cost.prices import ledger_fields, resolve_price
+from tokenmill.errors import UserError
+from tokenmill.invocations import (
+    Invocation,
+    Outcome,
+    StageRecord,
+    asked_to_stop,
+    close_dead_invocations,
+    only_invocation,
+)
+from tokenmill.pipelines import Pipeline
+from tokenmill.protocol import CORPUS_ROOT_PREFIX, SPEC_NAME, WORKSPACE_ROOT, StageName, StageSpec
+from tokenmill.runs import Run, RunStatus
+from tokenmill.workspace import Workspace, write_atomic
+
+BYTES_PER_PARAMETER = 12
+"""Of a checkpoint: weights and two moments of AdamW in float32."""
+SPARE_BYTES = 64 * 2**20
+
+
+class NightOver(Exception):  # noqa: N818 - an outcome, not a fault
+    """The night ends here, with this outcome and one sentence for people."""
+
+    def __init__(self, outcome: Outcome, message: str) -> None:
+        super().__init__(message)
+        self.outcome = outcome
+
+
+class Night:
+    """One invocation at work; `open_night` makes it, holding the pipeline's lock and listening to signals."""
+
+    def __init__(
+        self, name: str, pipeline: Pipeline, workspace: Workspace, invocation: Invocation, runtime: Runtime
+    ) -> None:
+        self.name = name
+        self.pipeline = pipeline
+        self.workspace = workspace
+        self.invocation = invocation
+        self.stop = StopRequest()
+        self.runtime = runtime
+        self.listeners: list[Listener] = []
+        self.outputs: dict[StageName, dict[str, Any]] = {}
+        """What each completed stage made."""
+        self.run: Run | None = None
+        self.last_ending: Ending | None = None
+        self._early: tuple[StageName, Supervised, StageRecord] | None = None
+        self._numbers = itertools.count(1)
+
+    def start_early(self, stage: StageName) -> None:
+        """Start `stage` now, though the flow comes to it later: the next `attempt` of it is this one."""
+        self._early = (stage, *self._start(stage))
+
+    def attempt(self, stage: StageName, listeners: Sequence[Listener] = ()) -> Ending:
+        """Run one process of `stage` to its end."""
+        if self._early is not None and self._early[0] is stage:
+            _, supervised, record = self._early
+            self._early = None
+        else:
+            supervised, record = self._start(stage)
+        ending = self._wait(stage, supervised, _All([*self.listeners, *listeners]))
+        record.ended = time.time()
+        record.exit_code = ending.exit_code
+        record.message = ending.message
+        record.status = ending.result.status if ending.result else ending.reason
+        if ending.result is not None:
+            record.outputs = ending.result.outputs
+            self.outputs[stage] = ending.result.outputs
+        self.save()
+        self.last_ending = ending
+        return ending
+
+    def _wait(self, stage: StageName, supervised: Supervised, listener: Listener) -> Ending:
+        if stage is not StageName.REPORT:
+            return supervised.wait(self.stop, listener)
+        # The night's end has a report though the night was asked to stop: only a signal that comes now ends this.
+        stop = StopRequest()
+        with stop.on_signals():
+            return supervised.wait(stop, listener)
+
+    def end(self, outcome: Outcome, message: str) -> None:
+        """Write down how the night ended. Time goes on until the report is done."""
+        self.invocation.outcome = outcome
+        self.invocation.message = message
+        self.invocation.ended = time.time()
+        self.save()
+
+    def end_as_trained(self, run: Run) -> str:
+        """The night ends at once, since `run`, of the same identity, has trained this snapshot; returns the words."""
+        self.run = run
+        message = f"nothing new: run {run.id} has trained this snapshot already"
+        self.end("already_trained", message)
+        return message
+
+    def close(self) -> None:
+        """End a stage that was started early and that the flow never came to."""
+        if self._early is not None:
+            self.stop.interrupt("the flow ended before this stage's turn")
+            self.attempt(self._early[0])
+
+    def save(self) -> None:
+        self.invocation.run_id = self.run.id if self.run else None
+        self.invocation.save(self.workspace)
+
+    def open_run(self, snapshot: str, validation: str) -> None:
+        """Make the run of this pipeline on `snapshot` the night's, or open it again if it ended short of its length."""
+        self.run = runs.open_run(self.workspace, self.name, self.pipeline, snapshot, validation)
+        self.save()
+
+    def update_run(self, **changes: Any) -> None:
+        assert self.run is not None
+        self.run = runs.update_run(self.workspace, self.run.id, **changes)
+
+    def _start(self, stage: StageName) -> tuple[Supervised, StageRecord]:
+        number = next(self._numbers)
+        invocation = self.workspace.invocation(self.invocation.id)
+        ledger = invocation / "ledger" / f"{number:02d}-{stage}.jsonl"
+        if stage is StageName.TRAIN:
+            assert self.run is not None
+            _wait_for_lease(self.workspace.run(self.run.id), self.pipeline.runtime.grace_seconds)
+            self.update_run(attempts=self.run.attempts + 1)
+            ledger = self.workspace.run(self.run.id) / "ledger" / f"{self.run.attempts:04d}.jsonl"
+        spec = StageSpec(
+            stage=stage,
+            pipeline_name=self.name,
+            pipeline=self.pipeline.model_dump(mode="json"),
+            invocation_id=self.invocation.id,
+            ledger=self.workspace.relative(ledger),
+            inputs=self._inputs(stage),
+        )
+        spec_path = invocation / "stages" / f"{number:02d}-{stage}" / SPEC_NAME
+        write_atomic(spec_path, spec.model_dump_json(indent=2).encode())
+        record = StageRecord(stage=stage, ledger=spec.ledger, started=time.time())
+        self.invocation.stages.append(record)
+        self.save()
+        roots = {WORKSPACE_ROOT: str(self.workspace.root)}
+        roots |= {f"{CORPUS_ROOT_PREFIX}{source.name}": source.root for source in self.pipeline.corpus.sources}
+        spawned = {
+            "attempt_id": f"{self.invocation.id}/{number:02d}",
+            "invocation_id": self.invocation.id,
+            "run_id": self.run.id if self.run else None,
+            **ledger_fields(resolve_price(self.pipeline.cost)),
+        }
+        attempt = Attempt(
+            command=StageCommand(stage, spec_path, roots, stage_environment(self.pipeline)),
+            ledger=ledger,
+            spawned=spawned,
+            grace_seconds=self.pipeline.runtime.grace_seconds,
+            asked=lambda: stage is not StageName.REPORT and asked_to_stop(self.workspace, self.invocation.id),
+        )
+        return Supervised(self.runtime, attempt), record
+
+    def _inputs(self, stage: StageName) -> dict[str, Any]:
+        if stage is StageName.PREPARE:
+            return {}
+        if stage is StageName.VALIDATE:
+            return {"snapshot": self.outputs[StageName.PREPARE]["snapshot"]}
+        if stage is StageName.REPORT:
+            return {"invocation": self.invocation.id, "run_id": self.run.id if self.run else None}
+        assert self.run is not None
+        return {
+            "run_id": self.run.id,
+            "snapshot": self.run.snapshot,
+            "validation": self.run.validation,
+            "attempt": self.run.attempts,
+        }
+
+
+@contextmanager
+def open_night(
+    name: str, pipeline: Pipeline, overrides: Sequence[str] = (), *, fresh: bool = False, runtime: Runtime | None = None
+) -> Iterator[Night]:
+    """Begin an invocation: everything that can be refused without starting anything is refused here, as `UserError`.
+
+    The night's run is the pipeline's unfinished one, if there is one and `fresh` is not asked for.
+    """
+    resolve_price(pipeline.cost)
+    _check_roots(pipeline)
+    workspace = Workspace.open(pipeline.workspace, need_bytes=needed_bytes(pipeline))
+    invocation = Invocation.begin(name, list(overrides))
+    night = Night(name, pipeline, workspace, invocation, runtime or ProcessRuntime())
+    with ExitStack() as stack:
+        stack.enter_context(only_invocation(workspace, invocation))
+        close_dead_invocations(workspace, name)
+        if fresh:
+            runs.abandon_unfinished(workspace, name)
+        night.run = runs.unfinished_run(workspace, name, pipeline)
+        night.save()
+        stack.enter_context(night.stop.on_signals())
+        stack.callback(night.close)
+        yield night
+
+
+def needed_bytes(pipeline: Pipeline) -> int:
+    """Room that a night certainly takes: its checkpoints, one more while the oldest still stands, and the export."""
+    model = pipeline.model
+    embeddings = pipeline.tokenizer.vocab_size * model.d_model
+    d_mlp = model.d_mlp or 4 * model.d_model
+    parameters = embeddings + model.layers * (4 * model.d_model**2 + 2 * model.d_model * d_mlp)
+    return parameters * BYTES_PER_PARAMETER * (pipeline.training.checkpoint.keep_last + 2) + SPARE_BYTES
+
+
+def _check_roots(pipeline: Pipeline) -> None:
+    for number, source in enumerate(pipeline.corpus.sources):
+        if "://" not in source.root and not Path(source.root).is_dir():
+            raise UserError(
+                f"corpus.sources.{number}.root: '{source.root}' (source '{source.name}') is not a folder; "
+                "name the folder that holds the files"
+            )
+
+
+_RUN_STATUSES: dict[Outcome, RunStatus] = {
+    "finished": RunStatus.COMPLETED,
+    "stopped_by_condition": RunStatus.COMPLETED,
+    "stopped_by_budget": RunStatus.STOPPED,
+    "cancelled": RunStatus.CANCELLED,
+    "crashed": RunStatus.FAILED,
+    "interrupted": RunStatus.OPEN,
+    "user_error": RunStatus.OPEN,
+}
+
+
+def close_run(night: Night, outcome: Outcome, message: str) -> None:
+    """Put the night's outcome into its run, if it has one and the outcome says something about it."""
+    if night.run is not None and outcome in _RUN_STATUSES:
+        night.update_run(status=_RUN_STATUSES[outcome], message=message)
+
+
+def _wait_for_lease(run_folder: Path, seconds: float) -> None:
+    """Wait for a stage whose supervisor was killed: it saves and ends by itself. The trainer refuses if it has not."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        try:
+            with (run_folder / "lease" / "lock").open("rb") as handle:
+                fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            time.sleep(0.1)
+        except FileNotFoundError:
+            return
+        else:
+            return
+
+
+class _All:
+    """Several listeners as one."""
+
+    def __init__(self, listeners: Sequence[Listener]) -> None:
+        self._listeners = listeners
+
+    def log(self, line: Any) -> None:
+        for listener in self._listeners:
+            listener.log(line)
+
+    def progress(self, line: Any) -> None:
+        for listener in self._listeners:
+            listener.progress(line)

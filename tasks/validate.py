@@ -1,0 +1,38 @@
+"""Validate: the gate between a snapshot and training. The verdict is an artifact, night by night under one key."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from prefect import task
+from prefect.artifacts import create_markdown_artifact
+from prefect.cache_policies import NO_CACHE
+from prefect.client.schemas import State
+
+from tasks.again import until_done
+from tasks.night import Night
+from tasks.timeline import artifact_key, on_timeline
+from tokenmill.protocol import StageName
+
+
+def validate(night: Night) -> dict[str, Any]:
+    """The verdict: which snapshot to train on, and the folder that lets it pass."""
+    return until_done(night, StageName.VALIDATE, partial(validate_task, night, return_state=True)).outputs
+
+
+@task(name="validate", cache_policy=NO_CACHE, persist_result=False)
+def validate_task(night: Night) -> State:
+    state = on_timeline(night, StageName.VALIDATE)
+    outputs = night.outputs.get(StageName.VALIDATE, {})
+    if "verdict" in outputs:
+        create_markdown_artifact(verdict_markdown(night.name, outputs), key=artifact_key("verdict", night.name))
+    return state
+
+
+def verdict_markdown(pipeline: str, outputs: dict[str, Any]) -> str:
+    sentences = "\n".join(f"- {sentence}" for sentence in outputs.get("sentences", []))
+    return (
+        f"# {pipeline}: {outputs['verdict']}\n\n{sentences}\n\n"
+        f"Snapshot `{outputs['snapshot']}`; the whole verdict lies in `{outputs['validation']}` of the workspace."
+    )
