@@ -39,7 +39,7 @@ class CorpusSettings(Section):
     sources: tuple[SourceSettings, ...] = Field(min_length=1)
     limit_documents: int | None = identity(None, ge=1)
     """Stop after this many documents in canonical order, to try things out."""
-    max_document_bytes: int = identity(50_000_000, ge=1)
+    max_document_bytes: int = identity(50_000_000, ge=1, le=2**32 - 1)
     """A larger document is refused."""
     max_refused_pct: float = operational(5.0, ge=0, le=100)
     """Over this share of refused documents prepare fails."""

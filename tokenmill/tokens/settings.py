@@ -16,6 +16,8 @@ class TokenizerSettings(Section):
     """Commit of the hub repository."""
     vocab_size: int = identity(8192, ge=300, le=1_000_000)
     """Of a tokenizer trained here (byte-level BPE)."""
+    end_of_document: str | None = identity(None, min_length=1)
+    """Token that ends every document; none means the tokenizer's own end of text."""
 
 
 class TokensSettings(Section):

@@ -1,0 +1,198 @@
+"""Which files a source has, in canonical order, and the bytes of one, plain or from an object store.
+
+The canonical order is that of the relative path's UTF-8 bytes: the same on every machine and file system.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+from tokenmill.canonical import canonical_json
+from tokenmill.corpus.refusals import Reason, Refusal
+
+if TYPE_CHECKING:
+    from tokenmill.corpus.settings import SourceSettings
+from tokenmill.errors import UserError
+
+_CHUNK_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class CorpusFile:
+    """One file of a source."""
+
+    source: str
+    path: str
+    """Relative to the source's root, with '/'."""
+    location: str
+    """Absolute path, or URL."""
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    files: list[CorpusFile]
+    refused: list[tuple[str, Refusal]]
+    """(relative path, refusal) of entries that are no readable file."""
+
+
+def list_files(source: SourceSettings, root: str) -> Listing:
+    """The files under `root` (a folder, one file, or a URL) that the source's globs choose, in canonical order.
+
+    Raises `UserError` when the root is missing or no file matches.
+    """
+    chosen = _Matcher(source)
+    listing = _list_remote(source, root, chosen) if "://" in root else _list_local(source, Path(root), chosen)
+    if not listing.files and not listing.refused:
+        patterns = ", ".join(source.include)
+        raise UserError(f"corpus source '{source.name}': no file under '{source.root}' matches {patterns}")
+    listing.files.sort(key=lambda file: file.path.encode())
+    listing.refused.sort(key=lambda item: item[0].encode())
+    return listing
+
+
+def _list_local(source: SourceSettings, root: Path, chosen: _Matcher) -> Listing:
+    listing = Listing([], [])
+    if root.is_file():
+        listing.files.append(CorpusFile(source.name, root.name, str(root), root.stat().st_size))
+        return listing
+    if not root.is_dir():
+        raise UserError(f"corpus source '{source.name}': root '{source.root}' is not a folder; mend `root` or make it")
+    _walk(source, str(root), "", (os.path.realpath(root),), chosen, listing)
+    return listing
+
+
+def _walk(
+    source: SourceSettings, folder: str, prefix: str, ancestors: tuple[str, ...], chosen: _Matcher, into: Listing
+) -> None:
+    """Depth first through symbolic links too; a link to one of its own ancestors is a loop and is refused."""
+    try:
+        entries = list(os.scandir(folder))
+    except OSError as error:
+        into.refused.append((prefix.rstrip("/"), Refusal(0, Reason.UNREADABLE, str(error.strerror))))
+        return
+    for entry in entries:
+        relative = prefix + entry.name
+        try:
+            if entry.is_dir():
+                if chosen.prunes(relative):
+                    continue
+                below = ancestors
+                if entry.is_symlink():
+                    target = os.path.realpath(entry.path)
+                    if target in ancestors:
+                        into.refused.append((relative, Refusal(0, Reason.SYMLINK_LOOP, f"leads back to {target}")))
+                        continue
+                    below = (*ancestors, target)
+                else:
+                    below = (*ancestors, os.path.join(ancestors[-1], entry.name))  # noqa: PTH118 - hot loop
+                _walk(source, entry.path, relative + "/", below, chosen, into)
+            elif chosen(relative):
+                into.files.append(CorpusFile(source.name, relative, entry.path, entry.stat().st_size))
+        except OSError as error:
+            if chosen(relative):
+                loop = error.errno == 40  # ELOOP
+                reason = Reason.SYMLINK_LOOP if loop else Reason.UNREADABLE
+                into.refused.append((relative, Refusal(0, reason, str(error.strerror))))
+
+
+def _list_remote(source: SourceSettings, root: str, chosen: _Matcher) -> Listing:
+    import fsspec
+
+    try:
+        system, base = fsspec.core.url_to_fs(root)
+        found = system.find(base, detail=True)
+        if not found and system.isfile(base):
+            found = {base: system.info(base)}
+    except Exception as error:
+        raise UserError(f"corpus source '{source.name}': cannot list '{source.root}': {error}") from None
+    listing = Listing([], [])
+    for name, info in found.items():
+        relative = name[len(base) :].lstrip("/") if name != base else name.rsplit("/", 1)[-1]
+        if name == base or chosen(relative):
+            listing.files.append(CorpusFile(source.name, relative, system.unstrip_protocol(name), info["size"] or 0))
+    return listing
+
+
+class _Matcher:
+    """Does a relative path belong to the source? `prunes`: is everything below this folder left out?"""
+
+    def __init__(self, source: SourceSettings) -> None:
+        self._include = _any_of(source.include)
+        self._exclude = _any_of(source.exclude)
+        self._prune = _any_of([glob.removesuffix("/**") for glob in source.exclude if glob.endswith("/**")])
+
+    def __call__(self, relative: str) -> bool:
+        return bool(self._include.fullmatch(relative)) and not self._exclude.fullmatch(relative)
+
+    def prunes(self, relative: str) -> bool:
+        return bool(self._prune.fullmatch(relative))
+
+
+def _any_of(globs: Iterable[str]) -> re.Pattern[str]:
+    return re.compile("|".join(map(glob_pattern, globs)) or r"(?!)")
+
+
+def glob_pattern(glob: str) -> str:
+    """A regular expression for `glob`: `**/` crosses folders, `*` and `?` do not, `[...]` is a class of characters.
+
+    >>> bool(re.fullmatch(glob_pattern("**/*.py"), "a/b.py")), bool(re.fullmatch(glob_pattern("*.py"), "a/b.py"))
+    (True, False)
+    """
+    out, index = "", 0
+    while index < len(glob):
+        if glob.startswith("**/", index):
+            out, index = out + "(?:[^/]+/)*", index + 3
+        elif glob.startswith("**", index):
+            out, index = out + ".*", index + 2
+        elif glob[index] == "[" and (end := glob.find("]", index + 2)) > 0:
+            inside = glob[index + 1 : end].replace("\\", r"\\")
+            out, index = out + "[" + ("^" + inside[1:] if inside[0] == "!" else inside) + "]", end + 1
+        else:
+            out += {"*": "[^/]*", "?": "[^/]"}.get(glob[index], re.escape(glob[index]))
+            index += 1
+    return f"(?:{out})"
+
+
+def open_bytes(location: str) -> IO[bytes]:
+    """The raw bytes of a file as they lie there, buffered."""
+    if "://" not in location:
+        return Path(location).open("rb", buffering=_CHUNK_BYTES)
+    import fsspec
+
+    opened: Any = fsspec.open(location, "rb").open()
+    return opened  # type: ignore[no-any-return]
+
+
+def raw_fingerprint(file: CorpusFile) -> str:
+    """Names the file's raw bytes: a SHA-256, or the version that an object store vouches for. Never a time stamp.
+
+    Raises OSError.
+    """
+    if "://" in file.location and (version := _remote_version(file.location)):
+        return version
+    digest = hashlib.sha256()
+    with open_bytes(file.location) as handle:
+        while chunk := handle.read(_CHUNK_BYTES):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+def _remote_version(url: str) -> str | None:
+    """ETag, version or checksum with the size, where the store gives one."""
+    import fsspec
+
+    system, path = fsspec.core.url_to_fs(url)
+    info = system.info(path)
+    named = {
+        key: info[key] for key in ("VersionId", "ETag", "etag", "generation", "md5Hash", "crc32c") if info.get(key)
+    }
+    if not named:
+        return None
+    return hashlib.sha256(canonical_json([url, info.get("size"), {k: str(v) for k, v in named.items()}])).hexdigest()

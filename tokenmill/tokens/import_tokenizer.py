@@ -1,0 +1,96 @@
+"""Any tokenizer that `transformers` can load, as a tokenizer.json: a folder, or a hub name at a pinned revision.
+
+A folder that has a tokenizer.json is taken as it is; vocab.json + merges.txt, SentencePiece models and WordPiece
+vocabularies are converted by `transformers`. Code of a repository is never run (`trust_remote_code` stays off).
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from tokenmill.errors import UserError
+from tokenmill.tokens.settings import TokenizerSettings
+from tokenmill.tokens.tokenizer import TRUTH, plain
+
+if TYPE_CHECKING:
+    import tokenizers
+
+_CONFIG = "tokenizer_config.json"
+_COMMON_ENDS = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "[SEP]")
+
+
+@dataclass(frozen=True)
+class Converted:
+    truth: tokenizers.Tokenizer
+    end_of_document: str
+    unknown: str | None
+    extra: dict[str, bytes]
+    """Files to keep beside tokenizer.json."""
+
+
+def convert(settings: TokenizerSettings) -> Converted:
+    """Raises `UserError` when the source is missing, unpinned, or no tokenizer."""
+    source = settings.source
+    assert source is not None
+    folder = Path(source).expanduser()
+    if folder.is_dir():
+        return _from_folder(folder, settings)
+    if source.startswith((".", "/", "~")) or source.count("/") > 1:
+        raise UserError(f"tokenizer.source: '{source}' is not a folder; name a folder or a hub name with a revision")
+    if settings.revision is None or not re.fullmatch(r"[0-9a-f]{40}", settings.revision):
+        raise UserError(
+            f"tokenizer.revision: got {settings.revision!r}; pin the hub name '{source}' to a commit (40 hex digits)"
+        )
+    return _with_transformers(source, settings)
+
+
+def _from_folder(folder: Path, settings: TokenizerSettings) -> Converted:
+    if not (folder / TRUTH).exists():
+        return _with_transformers(str(folder), settings)
+    import tokenizers
+
+    try:
+        truth = tokenizers.Tokenizer.from_file(str(folder / TRUTH))
+    except Exception as error:
+        raise UserError(f"tokenizer.source: {folder / TRUTH} is no tokenizer.json: {error}") from None
+    path = folder / _CONFIG
+    try:
+        config: dict[str, Any] = orjson.loads(path.read_bytes()) if path.exists() else {}
+    except ValueError:
+        raise UserError(f"tokenizer.source: {path} is not valid JSON") from None
+    ends = [settings.end_of_document, plain(config.get("eos_token")), plain(config.get("sep_token"))]
+    model = orjson.loads(truth.to_str())["model"]
+    unknown = plain(config.get("unk_token")) or plain(model.get("unk_token"))
+    extra = {_CONFIG: path.read_bytes()} if path.exists() else {}
+    return Converted(truth, _end(truth, ends, settings), unknown, extra)
+
+
+def _with_transformers(source: str, settings: TokenizerSettings) -> Converted:
+    import transformers
+
+    try:
+        loaded = transformers.AutoTokenizer.from_pretrained(
+            source, revision=settings.revision or "main", trust_remote_code=False, use_fast=True
+        )
+        truth = loaded.backend_tokenizer
+    except Exception as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise UserError(f"tokenizer.source: '{source}' cannot be loaded: {reason}") from None
+    ends = [settings.end_of_document, loaded.eos_token, loaded.sep_token]
+    return Converted(truth, _end(truth, ends, settings), loaded.unk_token, {})
+
+
+def _end(truth: tokenizers.Tokenizer, candidates: list[str | None], settings: TokenizerSettings) -> str:
+    if settings.end_of_document is not None:
+        return settings.end_of_document
+    for candidate in [*candidates, *_COMMON_ENDS]:
+        if candidate and truth.token_to_id(candidate) is not None:
+            return candidate
+    raise UserError(
+        "tokenizer.end_of_document: this tokenizer names no end-of-text token; name the token that ends a document"
+    )

@@ -1,0 +1,82 @@
+"""What files hold, remembered by their raw bytes: `indexes/<segment>/`, immutable segments of many files each.
+
+    documents.npy   `tokenmill.corpus.spool.INDEX_DTYPE`, all files' documents one after the other
+    files.json      {key: [first document, documents, filtered, [[position, reason, excerpt], ...]]}
+
+It holds digests and counts, no text. Losing it costs a reading of the corpus, nothing else.
+"""
+
+from __future__ import annotations
+
+import shutil
+import uuid
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import orjson
+
+from tokenmill.corpus.refusals import Reason, Refusal
+from tokenmill.corpus.spool import INDEX_DTYPE, FileOutcome
+from tokenmill.workspace import publish_folder
+
+_SEGMENTS = 12
+"""More than these are merged into one."""
+_NOT_CACHED = {Reason.CHANGED_WHILE_READ, Reason.UNREADABLE}
+"""Outcomes that the raw bytes do not decide."""
+
+
+class IndexCache:
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._segments: list[tuple[Path, npt.NDArray[np.void]]] = []
+        self._places: dict[str, tuple[int, list[Any]]] = {}
+        self._fresh: dict[str, tuple[FileOutcome, npt.NDArray[np.void]]] = {}
+        for path in sorted(folder.glob("[0-9a-f]*")) if folder.is_dir() else ():
+            try:
+                documents = np.load(path / "documents.npy", mmap_mode="r")
+                files = orjson.loads((path / "files.json").read_bytes())
+            except (OSError, ValueError):
+                continue  # another prepare has just merged it into a newer one
+            if documents.dtype == INDEX_DTYPE:
+                for key, place in files.items():
+                    self._places[key] = (len(self._segments), place)
+                self._segments.append((path, documents))
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._places
+
+    def __getitem__(self, key: str) -> tuple[FileOutcome, npt.NDArray[np.void]]:
+        segment, place = self._places[key]
+        first, count, filtered, refused = place
+        refusals = [Refusal(position, Reason(reason), text) for position, reason, text in refused]
+        return FileOutcome(count, refusals, filtered), self._segments[segment][1][first : first + count]
+
+    def remember(self, key: str, outcome: FileOutcome, documents: npt.NDArray[np.void]) -> None:
+        if not any(refusal.reason in _NOT_CACHED for refusal in outcome.refused):
+            self._fresh[key] = (outcome, documents)
+
+    def save(self, used: set[str]) -> None:
+        """Write what was remembered; with too many segments, one that holds what is `used`, in place of them all."""
+        entries = self._fresh
+        merged = len(self._segments) >= _SEGMENTS
+        if merged:
+            entries = {**{key: self[key] for key in used if key in self._places}, **self._fresh}
+        if not self._fresh:
+            return
+        files: dict[str, list[Any]] = {}
+        first = 0
+        for key, (outcome, documents) in entries.items():
+            refused = [[refusal.position, refusal.reason.value, refusal.excerpt] for refusal in outcome.refused]
+            files[key] = [first, len(documents), outcome.filtered, refused]
+            first += len(documents)
+        with publish_folder(self._folder / uuid.uuid4().hex) as folder:
+            whole = np.lib.format.open_memmap(folder / "documents.npy", "w+", INDEX_DTYPE, (first,))
+            for (_, documents), (at, count, *_) in zip(entries.values(), files.values(), strict=True):
+                whole[at : at + count] = documents
+            whole.flush()
+            (folder / "files.json").write_bytes(orjson.dumps(files))
+        if merged:
+            for path, _ in self._segments:
+                shutil.rmtree(path, ignore_errors=True)

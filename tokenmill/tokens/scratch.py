@@ -1,0 +1,76 @@
+"""A running prepare's own folder, `scratch/prepare-<unique>/`: spools, half-made shards, and what it re-uses.
+
+An flock on its `lock` file says that its owner lives; the kernel lets go of it however the owner ends. A folder whose
+owner is dead is swept away by the next start.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+_LOCK = "lock"
+_IN_USE = "in_use"
+
+
+class Scratch:
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def mark_in_use(self, shard_key: str) -> None:
+        """Garbage collection leaves this shard alone while this prepare lives. Mark first, then look for it."""
+        with (self.folder / _IN_USE).open("a") as sink:
+            sink.write(shard_key + "\n")
+
+
+@contextmanager
+def open_scratch(parent: Path) -> Iterator[Scratch]:
+    """A folder of one's own under `parent`, removed at the end."""
+    parent.mkdir(parents=True, exist_ok=True)
+    sweep(parent)
+    folder = parent / f"prepare-{uuid.uuid4().hex}"
+    beside = parent / f".new-{folder.name}"
+    beside.mkdir()
+    handle = os.open(beside / _LOCK, os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        beside.rename(folder)  # it is seen only once it is locked
+        yield Scratch(folder)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        os.close(handle)
+
+
+def sweep(parent: Path) -> None:
+    """Remove what dead prepares left."""
+    for folder in parent.glob("prepare-*"):
+        if not _is_alive(folder):
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def shards_in_use(parent: Path) -> set[str]:
+    """Keys that a living prepare has marked."""
+    marked: set[str] = set()
+    for folder in parent.glob("prepare-*"):
+        if _is_alive(folder) and (folder / _IN_USE).exists():
+            marked |= set((folder / _IN_USE).read_text().split())
+    return marked
+
+
+def _is_alive(folder: Path) -> bool:
+    try:
+        handle = os.open(folder / _LOCK, os.O_RDWR)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(handle)
+    return False

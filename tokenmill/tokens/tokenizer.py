@@ -1,0 +1,148 @@
+"""A pinned tokenizer: `tokenizers/<fingerprint>/` with tokenizer.json (the truth) and tokenmill.json (how it is used).
+
+`tokenizers` reads tokenizer.json and is the truth; `gigatoken` reads the same file and is the fast path, used where it
+loads the file and agrees with the truth on a sample (`tokenmill.tokens.encode`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+import orjson
+
+from tokenmill.canonical import canonical_json, fingerprint
+from tokenmill.errors import UserError
+from tokenmill.workspace import publish_folder, write_json
+
+if TYPE_CHECKING:
+    import tokenizers
+
+TRUTH = "tokenizer.json"
+USE = "tokenmill.json"
+
+
+@dataclass(frozen=True)
+class TokenizerUse:
+    """What tokenizer.json does not say."""
+
+    end_of_document: int
+    """Token that ends every document."""
+    special_tokens_are_text: bool
+    vocab_size: int
+    """One more than the largest id."""
+    unknown: int | None
+    """Token for what the vocabulary cannot say, where there is one."""
+
+
+class Tokenizer:
+    """Encodes documents without adding special tokens; the truth that the fast path is held against."""
+
+    def __init__(self, raw: bytes, use: TokenizerUse, tokenizer_fingerprint: str) -> None:
+        self.raw = raw
+        self.use = use
+        self.fingerprint = tokenizer_fingerprint
+
+    @property
+    def vocab_size(self) -> int:
+        return self.use.vocab_size
+
+    @property
+    def end_of_document(self) -> int:
+        return self.use.end_of_document
+
+    @cached_property
+    def truth(self) -> tokenizers.Tokenizer:
+        import tokenizers
+
+        truth = tokenizers.Tokenizer.from_buffer(self.raw)
+        truth.no_padding()
+        truth.no_truncation()
+        truth.encode_special_tokens = self.use.special_tokens_are_text
+        return truth
+
+    def encode_batch(self, texts: Sequence[str]) -> list[npt.NDArray[np.int32]]:
+        """Token ids of each text, no end-of-document added."""
+        encoded = self.truth.encode_batch_fast(list(texts), add_special_tokens=False)
+        return [np.array(item.ids, np.int32) for item in encoded]
+
+    def decode(self, ids: Sequence[int] | npt.NDArray[np.integer]) -> str:
+        """The text of `ids`, special tokens shown."""
+        return self.truth.decode([int(token) for token in ids], skip_special_tokens=False)
+
+    @cached_property
+    def special_texts(self) -> list[str]:
+        """Texts that stand for special tokens."""
+        added = orjson.loads(self.raw).get("added_tokens") or []
+        return [token["content"] for token in added if token.get("special")]
+
+    def fast_json(self) -> bytes:
+        """tokenizer.json for the fast path: where special tokens are text, it does not know them."""
+        parsed = orjson.loads(self.raw)
+        if self.use.special_tokens_are_text:
+            parsed["added_tokens"] = [token for token in parsed.get("added_tokens") or [] if not token.get("special")]
+        return orjson.dumps(parsed)
+
+
+def load_tokenizer(folder: Path) -> Tokenizer:
+    """The tokenizer pinned in `folder` (its name is the fingerprint). Raises `UserError` if it is not whole."""
+    try:
+        raw = (folder / TRUTH).read_bytes()
+        use = TokenizerUse(**orjson.loads((folder / USE).read_bytes()))
+    except (OSError, ValueError, TypeError) as error:
+        raise UserError(f"tokenizer '{folder.name}' cannot be read from {folder}: {error}") from None
+    if _fingerprint(raw, use) != folder.name:
+        raise UserError(f"tokenizer '{folder.name}' in {folder} is not the one it was pinned as; restore the folder")
+    return Tokenizer(raw, use, folder.name)
+
+
+def pin_tokenizer(folders: Path, raw: bytes, use: TokenizerUse, extra: dict[str, bytes] | None = None) -> Tokenizer:
+    """Put a tokenizer into `folders`/<fingerprint>; `extra` files (tokenizer_config.json) lie beside the truth."""
+    name = _fingerprint(raw, use)
+    if not (folders / name).is_dir():
+        with publish_folder(folders / name) as folder:
+            for file, content in {**(extra or {}), TRUTH: raw}.items():
+                (folder / file).write_bytes(content)
+            write_json(folder / USE, vars(use))
+    return Tokenizer(raw, use, name)
+
+
+def _fingerprint(raw: bytes, use: TokenizerUse) -> str:
+    return fingerprint([raw.decode(), vars(use)])
+
+
+def canonical_tokenizer_json(truth: tokenizers.Tokenizer) -> bytes:
+    """tokenizer.json without padding and truncation, as canonical JSON but for the order of the merges."""
+    truth.no_padding()
+    truth.no_truncation()
+    return canonical_json(orjson.loads(truth.to_str()))
+
+
+def vocab_size_of(truth: tokenizers.Tokenizer) -> int:
+    return max(truth.get_vocab(with_added_tokens=True).values()) + 1
+
+
+def use_of(
+    truth: tokenizers.Tokenizer, end: str, *, special_tokens_are_text: bool, unknown: str | None
+) -> TokenizerUse:
+    """How to use `truth`, ending documents with the token `end`. Raises `UserError` if it has no such token."""
+    token = truth.token_to_id(end)
+    if token is None:
+        raise UserError(f"tokenizer.end_of_document: '{end}' is not a token of this tokenizer; name one that is")
+    return TokenizerUse(
+        end_of_document=token,
+        special_tokens_are_text=special_tokens_are_text,
+        vocab_size=vocab_size_of(truth),
+        unknown=truth.token_to_id(unknown) if unknown else None,
+    )
+
+
+def plain(value: Any) -> str | None:
+    """The text of a special token in a tokenizer_config.json: a string, or an AddedToken as a mapping."""
+    text = value.get("content") if isinstance(value, dict) else value
+    return text if isinstance(text, str) else None
