@@ -24,7 +24,6 @@ from tokenmill.cost.report_model import (
     Report,
     StageCost,
     Tokens,
-    Utilisation,
 )
 from tokenmill.cost.run_account import Account
 from tokenmill.cost.words import duration, plural
@@ -75,7 +74,6 @@ def build_report(
         baseline=baseline,
         nights=nights,
         curve=_curve(evidence.metrics),
-        utilisation=[Utilisation(**row) for row in evidence.utilisation],
     )
     return report.model_copy(update={"first_line": first_line(report)})
 
@@ -115,7 +113,6 @@ def _cost(account: Account) -> Cost:
         total_usd=account.usd,
         billed_seconds=billed / 1e6,
         waiting_seconds=sum(end - begin for begin, end in account.waiting),
-        waiting=list(account.waiting),
         goodput_pct=round(100 * moved / billed, 2) if billed else 0.0,
         train_goodput_pct=round(100 * moved / train, 2) if train else None,
         phases=sorted(_phases(account), key=lambda row: -row.seconds),

@@ -27,7 +27,8 @@ def render(verdict: Verdict, summary: dict[str, Any]) -> str:
     environment.filters["number"] = number
     return environment.get_template("page.html").render(
         verdict=verdict,
-        findings=ordered(verdict),
+        violated=[finding for finding in ordered(verdict) if finding.outcome in {"fail", "warn"}],
+        others=[finding for finding in ordered(verdict) if finding.outcome not in {"fail", "warn"}],
         headline=HEADLINES[verdict.verdict],
         words=OUTCOME_WORDS,
         counts=[(OUTCOME_WORDS[name], name, verdict.counts()[name]) for name in ORDER],

@@ -42,10 +42,9 @@ class Rule:
         if self.tolerated_pct:
             below = f"below {number(low)}{self.unit}" if low is not None else ""
             above = f"above {number(high)}{self.unit}" if high is not None else ""
+            what = "documents" if self.tolerated_of == "documents" else "tokens in documents"
             odd = " or ".join(part for part in (below, above) if part)
-            return (
-                f"at most {number(self.tolerated_pct)} % of {self.tolerated_of} in documents with {self.column} {odd}"
-            )
+            return f"at most {number(self.tolerated_pct)} % of {what} with {self.column} {odd}"
         if low is not None and high is not None:
             same = f"{number(low)}{self.unit}"
             return same if low == high else f"{number(low)} to {number(high)}{self.unit}"

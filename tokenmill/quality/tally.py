@@ -146,14 +146,19 @@ def _observed(rule: Rule, tally: Tally, share_pct: float | None) -> str:
         return f"{number(tally.violators)} of {number(tally.measured)} documents ({number(share_pct)} %)"
     worst = tally.worst_first()
     if not worst:
-        return f"{number(tally.measured)} {rule.table}, none violates it"
+        return f"none of {number(tally.measured)}"
     return f"{number(worst[0].value)}{rule.unit}"
 
 
 def _offender(rule: Rule, violator: Violator) -> Offender:
     value = violator.value
     shown = f"{number(value)}{rule.unit}" if isinstance(value, (int, float)) else str(value)
-    return Offender(source=violator.source, position=violator.position, observed=f"{rule.column} {shown}")
+    return Offender(
+        source=violator.source,
+        position=violator.position,
+        observed=f"{rule.column} {shown}",
+        document=violator.key if rule.table == "documents" else "",
+    )
 
 
 @dataclass

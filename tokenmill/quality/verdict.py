@@ -36,6 +36,8 @@ class Offender(_Record):
     position: str
     """Where in the source: file, and record within it; empty for a whole source."""
     observed: str
+    document: str = ""
+    """Content hash, hexadecimal."""
     excerpt: str = ""
     """The first characters of the document, decoded from its tokens; control characters escaped."""
 
