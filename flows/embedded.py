@@ -30,7 +30,8 @@ QUIET = {
 """Telemetry off, for client and server: the settings are separate."""
 CLIENT = {
     **QUIET,
-    "PREFECT_LOGGING_LEVEL": "WARNING",
+    # Log lines go to the server; on the terminal the command says them itself.
+    "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "CRITICAL",
     "PREFECT_LOGGING_TO_API_WHEN_MISSING_FLOW": "ignore",
     "PREFECT_CLIENT_SERVER_VERSION_CHECK_ENABLED": "false",
 }

@@ -16,7 +16,6 @@ from collections.abc import Callable
 from tasks.night import Night, NightOver
 from tokenmill.invocations import Outcome
 from tokenmill.protocol import StageName, StageResult
-from tokenmill.runs import committed_step
 
 LONGEST_DELAY_SECONDS = 60.0
 
@@ -33,7 +32,6 @@ def until_done(night: Night, stage: StageName, attempt: Callable[[], object]) ->
         ending = night.last_ending
         if ending is None:
             raise RuntimeError(f"{stage} was not attempted: {outcome}")
-        progressed = _note_progress(night, stage)
         if ending.reason == "completed":
             assert ending.result is not None
             return ending.result
@@ -42,9 +40,9 @@ def until_done(night: Night, stage: StageName, attempt: Callable[[], object]) ->
         if ending.reason == "user_error":
             refused = ending.result is not None and ending.result.outputs.get("verdict") == "fail"
             raise NightOver("refused_by_validation" if refused else "user_error", ending.message)
-        fruitless = 1 if progressed else fruitless + 1
+        fruitless = 1 if night.progressed else fruitless + 1
         if ending.reason != "interrupted":
-            crashes = _count_crash(night, stage, crashes, progressed)
+            crashes = _count_crash(night, stage, crashes)
             if crashes >= night.pipeline.runtime.max_attempts_without_progress:
                 raise NightOver(
                     "crashed", f"{stage} crashed {crashes} times without progress; at last: {ending.message}"
@@ -66,21 +64,10 @@ def _stopped(night: Night, stage: StageName) -> tuple[Outcome, str]:
     return "interrupted", f"interrupted {place(night, stage)} ({night.stop.reason}); start again to go on"
 
 
-def _note_progress(night: Night, stage: StageName) -> bool:
-    """Take a newly committed step into run.json; whether there is one."""
-    if stage is not StageName.TRAIN or night.run is None:
-        return False
-    step = committed_step(night.workspace, night.run.id)
-    if step <= night.run.committed_step:
-        return False
-    night.update_run(committed_step=step, crashes_without_progress=0)
-    return True
-
-
-def _count_crash(night: Night, stage: StageName, crashes: int, progressed: bool) -> int:
+def _count_crash(night: Night, stage: StageName, crashes: int) -> int:
     """Crashes in a row without progress; those of training are counted over nights, in run.json."""
     if stage is not StageName.TRAIN or night.run is None:
         return crashes + 1
-    if not progressed:
+    if not night.progressed:
         night.update_run(crashes_without_progress=night.run.crashes_without_progress + 1)
     return night.run.crashes_without_progress

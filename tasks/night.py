@@ -61,6 +61,8 @@ class Night:
         """What each completed stage made."""
         self.run: Run | None = None
         self.last_ending: Ending | None = None
+        self.progressed = False
+        """Whether the last attempt committed a step that was not committed before."""
         self._early: tuple[StageName, Supervised, StageRecord] | None = None
         self._numbers = itertools.count(1)
 
@@ -83,9 +85,19 @@ class Night:
         if ending.result is not None:
             record.outputs = ending.result.outputs
             self.outputs[stage] = ending.result.outputs
+        self._note_progress(stage)
         self.save()
         self.last_ending = ending
         return ending
+
+    def _note_progress(self, stage: StageName) -> None:
+        self.progressed = False
+        if stage is not StageName.TRAIN or self.run is None:
+            return
+        step = runs.committed_step(self.workspace, self.run.id)
+        if step > self.run.committed_step:
+            self.progressed = True
+            self.update_run(committed_step=step, crashes_without_progress=0)
 
     def _wait(self, stage: StageName, supervised: Supervised, listener: Listener) -> Ending:
         if stage is not StageName.REPORT:
