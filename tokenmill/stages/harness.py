@@ -213,7 +213,9 @@ class _JsonLines(logging.Handler):
 
 
 def _json_logging(stage: StageName) -> logging.Logger:
-    logging.basicConfig(level=logging.INFO, format="%(message)s", handlers=[_JsonLines()], force=True)
+    # Libraries (Great Expectations above all) tell their inner life at INFO; people want ours.
+    logging.basicConfig(level=logging.WARNING, format="%(message)s", handlers=[_JsonLines()], force=True)
+    logging.getLogger("tokenmill").setLevel(logging.INFO)
     return logging.getLogger(f"tokenmill.{stage}")
 
 
