@@ -36,6 +36,8 @@ LIGHT = [
     "tokenmill.cost.ledger",
     "tokenmill.stages.harness",
     "tokenmill.telemetry.phases",
+    "tokenmill.stages.prepare",
+    "tokenmill.tokens.snapshot",
 ]
 
 

@@ -6,6 +6,7 @@ The canonical order is that of the relative path's UTF-8 bytes: the same on ever
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import re
 from collections.abc import Iterable
@@ -77,7 +78,10 @@ def _walk(
     except OSError as error:
         into.refused.append((prefix.rstrip("/"), Refusal(0, Reason.UNREADABLE, str(error.strerror))))
         return
+    meta = hugging_face_meta(folder, {entry.name for entry in entries})
     for entry in entries:
+        if entry.name in meta:
+            continue
         relative = prefix + entry.name
         try:
             if entry.is_dir():
@@ -100,6 +104,20 @@ def _walk(
                 loop = error.errno == 40  # ELOOP
                 reason = Reason.SYMLINK_LOOP if loop else Reason.UNREADABLE
                 into.refused.append((relative, Refusal(0, reason, str(error.strerror))))
+
+
+def hugging_face_meta(folder: str, names: set[str]) -> set[str]:
+    """Of a folder that `datasets` saved: the files that are no data (its descriptions, caches of transformations)."""
+    if "dataset_dict.json" in names:
+        return {"dataset_dict.json"}
+    if not {"state.json", "dataset_info.json"} <= names:
+        return set()
+    try:
+        state = json.loads(Path(folder, "state.json").read_bytes())
+        data = {item["filename"] for item in state["_data_files"]}
+    except (OSError, ValueError, KeyError, TypeError):
+        return set()
+    return {"state.json", "dataset_info.json"} | {name for name in names if name.endswith(".arrow")} - data
 
 
 def _list_remote(source: SourceSettings, root: str, chosen: _Matcher) -> Listing:
@@ -153,7 +171,7 @@ def glob_pattern(glob: str) -> str:
             out, index = out + ".*", index + 2
         elif glob[index] == "[" and (end := glob.find("]", index + 2)) > 0:
             inside = glob[index + 1 : end].replace("\\", r"\\")
-            out, index = out + "[" + ("^" + inside[1:] if inside[0] == "!" else inside) + "]", end + 1
+            out, index = out + "[" + ("^/" + inside[1:] if inside[0] == "!" else inside) + "]", end + 1
         else:
             out += {"*": "[^/]*", "?": "[^/]"}.get(glob[index], re.escape(glob[index]))
             index += 1
