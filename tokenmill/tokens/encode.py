@@ -62,7 +62,8 @@ class Encoder:
         wrong = self._first_mismatch(texts, characters, encoded)
         if wrong is None:
             return encoded
-        note = f"gigatoken and tokenizers differ on {texts[wrong].decode()[:40]!r}; encoded with tokenizers, which is slower"
+        text = texts[wrong].decode()[:40]
+        note = f"gigatoken and tokenizers differ on {text!r}; encoded with tokenizers, which is slower"
         return self._encode_truth(texts, note)
 
     def _encode_fast(self, texts: list[bytes]) -> Encoded:
