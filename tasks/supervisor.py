@@ -98,7 +98,8 @@ class Supervised:
         self._attempt = attempt
         self._ledger = LedgerWriter(attempt.ledger)
         self._lines: queue.SimpleQueue[LogLine | ProgressLine] = queue.SimpleQueue()
-        self._ended = threading.Event()
+        self._stop_asked = False
+        self._ending: Ending | None = None
         self._killed_for_memory = _OomCounter()
         started = time.time()
         self._process = runtime.start(attempt.command)
@@ -112,15 +113,12 @@ class Supervised:
             started=started,
             **attempt.spawned,
         )
-        self._threads = [
-            threading.Thread(target=target, args=arguments, daemon=True)
-            for target, arguments in (
-                (self._read, (self._process.output, "INFO")),
-                (self._read, (self._process.errors, "WARNING")),
-                (self._beat, ()),
-            )
+        self._readers = [
+            threading.Thread(target=self._read, args=(self._process.output, "INFO"), daemon=True),
+            threading.Thread(target=self._read, args=(self._process.errors, "WARNING"), daemon=True),
         ]
-        for thread in self._threads:
+        self._keeper = threading.Thread(target=self._keep_time, daemon=True)
+        for thread in (*self._readers, self._keeper):
             thread.start()
 
     def wait(self, stop: StopRequest, listener: Listener) -> Ending:
@@ -128,7 +126,7 @@ class Supervised:
         asked_at: float | None = None
         killed = False
         looked_at = 0.0
-        while (code := self._process.wait(0)) is None:
+        while self._keeper.is_alive():
             self._deliver(listener)
             now = time.monotonic()
             if not stop and now - looked_at >= 1.0:
@@ -137,6 +135,7 @@ class Supervised:
                     stop.cancel("stopped by hand")
             if stop and asked_at is None:
                 asked_at = now
+                self._stop_asked = True
                 self._ledger.write("event", sync=True, name="stop_asked", reason=stop.reason)
                 self._process.send(signal.SIGTERM)
             elif asked_at is not None and not killed and (stop.urgent or now - asked_at > self._attempt.grace_seconds):
@@ -145,15 +144,25 @@ class Supervised:
                     "event", sync=True, name="killed", reason="haste" if stop.urgent else "grace is over"
                 )
                 self._process.kill()
-        self._ended.set()
         self._drain(listener)
-        ending = self._ending(code, stop_asked=asked_at is not None)
-        self._ledger.write("reaped", sync=True, exit_code=code, reason=ending.reason)
         self._ledger.close()
         self._process.close()
-        return ending
+        assert self._ending is not None
+        return self._ending
 
-    def _ending(self, code: int, *, stop_asked: bool) -> Ending:
+    def _keep_time(self) -> None:
+        """Heartbeats, and at the end `reaped`: at once, even if nobody waits yet, for what follows is not the stage's.
+
+        A full disk costs the record, not the stage: without `reaped` the bill ends at the last heartbeat, as estimated.
+        """
+        while (code := self._process.wait(HEARTBEAT_SECONDS)) is None:
+            with suppress(OSError):
+                self._ledger.write("heartbeat")
+        self._ending = self._judge(code)
+        with suppress(OSError):
+            self._ledger.write("reaped", sync=True, exit_code=code, reason=self._ending.reason)
+
+    def _judge(self, code: int) -> Ending:
         result = None
         with suppress(FileNotFoundError, ValueError):  # killed before it could write: the exit code says so
             result = StageResult.model_validate(read_json(self._attempt.command.spec.with_name(RESULT_NAME)))
@@ -163,7 +172,7 @@ class Supervised:
             reason = "crashed"
         else:
             reason = _REASONS.get(code, "crashed")
-        return Ending(code, reason, result, stop_asked)
+        return Ending(code, reason, result, self._stop_asked)
 
     def _deliver(self, listener: Listener, wait_seconds: float = POLL_SECONDS) -> None:
         """Hand over what has been said so far; if that is nothing, wait for it a little."""
@@ -177,7 +186,7 @@ class Supervised:
 
     def _drain(self, listener: Listener) -> None:
         deadline = time.monotonic() + DRAIN_SECONDS
-        for thread in self._threads:
+        for thread in self._readers:
             thread.join(max(0.0, deadline - time.monotonic()))
         self._deliver(listener, wait_seconds=0)
 
@@ -189,10 +198,6 @@ class Supervised:
                     self._lines.put(line)
         except ValueError:
             pass  # closed under us, since a grandchild held it open
-
-    def _beat(self) -> None:
-        while not self._ended.wait(HEARTBEAT_SECONDS):
-            self._ledger.write("heartbeat")
 
 
 def parse_line(raw: bytes, level: str) -> LogLine | ProgressLine | None:
