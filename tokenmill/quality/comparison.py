@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
 from tokenmill.quality.drift import (
     LENGTH_QUANTILES,
     band_shares,
@@ -43,7 +45,8 @@ def _compare_tokens(statistics: Statistics, reference: ReferenceStatistics) -> N
         for rule in ("drift_token_distribution", "drift_frequency_bands"):
             notes[rule] = "the tokenizer is another one, so its ids cannot be compared"
         return
-    old, new = reference.token_counts_V, statistics.train_counts_V
+    size = max(len(reference.token_counts_V), len(statistics.train_counts_V))
+    old, new = (np.pad(c, (0, size - len(c))) for c in (reference.token_counts_V, statistics.train_counts_V))
     if not old.sum() or not new.sum():
         return
     row["token_divergence"] = jensen_shannon_divergence(old, new)

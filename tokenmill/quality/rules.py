@@ -198,7 +198,8 @@ def _amounts(checks: ChecksSettings) -> Iterator[Rule]:
         column="documents",
         minimum=1,
         good="Every source has documents.",
-        bad="Source '{worst}' has no document in this snapshot: is its folder empty, or does its glob still match?",
+        bad="Source '{worst}' has no document in this snapshot ({note}): is its folder empty, "
+        "or does its glob still match?",
     )
 
 

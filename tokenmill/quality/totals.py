@@ -71,6 +71,12 @@ def add_totals(
         row[f"tokens_per_document_{name}"] = float(value) if value is not None else None
     statistics.snapshot = row
     statistics.sources = [_source_row(source, statistics, tokens) for source in manifest.sources]
+    for source in manifest.sources:
+        if not statistics.source_documents[source.name]:
+            refused = sum(source.refused.values())
+            notes["sources_present"] = (
+                f"{source.documents_in:,} came in, {source.duplicates:,} of them exact copies, {refused:,} refused"
+            )
 
 
 def _source_row(source: SourceCounts, statistics: Statistics, tokens: int) -> dict[str, object]:

@@ -1,0 +1,395 @@
+"""Each rule catches the corpus that it was made for, in words that a person understands; honest nights pass."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+import string
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.unit.quality.nights import (
+    CYRILLIC,
+    ENGLISH,
+    GEORGIAN,
+    HONEST,
+    OTHER_LATIN,
+    Language,
+    Nights,
+    finding,
+    violated,
+)
+from tokenmill.quality.reference import read_last_good
+from tokenmill.tokens.manifest import read_manifest
+
+Corpus = dict[str, Sequence[Any]]
+WEB, NOTES = HONEST["web"], HONEST["notes"]
+
+
+def noise(number: int) -> str:
+    raw = b"".join(hashlib.sha256(f"{number}/{part}".encode()).digest() for part in range(12))
+    return base64.b64encode(raw).decode()
+
+
+def shout(texts: list[str]) -> list[str]:
+    return [text.upper() for text in texts]
+
+
+def near_copies(texts: list[str]) -> list[str]:
+    """Each document once more, under another headline."""
+    return [f"Copy number {number}. {text}" for number, text in enumerate(texts)]
+
+
+BROKEN: dict[str, tuple[Callable[[], Corpus], str, str]] = {
+    "a night of base64": (
+        lambda: {"web": [noise(n) for n in range(300)], "notes": NOTES},
+        "encoded_text",
+        r"\d+(\.\d+)? % of the tokens are in 300 documents that look like base64",
+    ),
+    "a source duplicated a thousand times": (
+        lambda: {"web": WEB, "notes": NOTES + [NOTES[0]] * 1000},
+        "source_duplicates",
+        r"89.3 % of the documents of source 'notes' are exact copies",
+    ),
+    "a corpus of copies": (
+        lambda: {"web": WEB * 4, "notes": NOTES * 4},
+        "duplicates",
+        r"75 % of the documents are exact copies",
+    ),
+    "lines that are no JSON": (
+        lambda: {"web": [*WEB, *[b"{broken"] * 60], "notes": NOTES},
+        "refusals",
+        r"12.5 % of the documents were refused",
+    ),
+    "a source of empty texts": (
+        lambda: {"web": WEB, "notes": [*NOTES[:60], *[""] * 60]},
+        "source_refusals",
+        r"50 % of the documents of source 'notes' were refused",
+    ),
+    "another language in the same script": (
+        lambda: {"web": Language(OTHER_LATIN, seed=3).documents(300, seed=1), "notes": NOTES},
+        "drift_token_distribution",
+        r"Jensen-Shannon divergence of 0\.\d+",
+    ),
+    "rare tokens everywhere": (
+        lambda: {"web": Language(OTHER_LATIN, seed=3).documents(300, seed=1), "notes": NOTES},
+        "drift_frequency_bands",
+        r"went from \d+(\.\d+)? % to \d+(\.\d+)? %",
+    ),
+    "another script": (
+        lambda: {"web": Language(CYRILLIC, seed=3).documents(300, seed=1), "notes": NOTES},
+        "drift_scripts",
+        r"CYRILLIC went from 0 % to 71.4 % of the documents",
+    ),
+    "a tokenizer that does not know the text": (
+        lambda: {"web": shout(WEB), "notes": shout(NOTES)},
+        "drift_bytes_per_token",
+        r"Bytes per token moved by \d+(\.\d+)? %.*from 4\.\d+ to \d\.\d+",
+    ),
+    "a half-empty source": (
+        lambda: {"web": WEB, "notes": NOTES[:50]},
+        "drift_source_size",
+        r"Source 'notes' holds \d+(\.\d+)? % of the tokens that it had",
+    ),
+    "a source that takes over": (
+        lambda: {"web": WEB, "notes": NOTES + ENGLISH.documents(700, seed=9)},
+        "drift_source_mix",
+        r"'notes' went from 2\d(\.\d+)? % to 7\d(\.\d+)? %",
+    ),
+    "documents cut into pieces": (
+        lambda: {
+            name: [text[n : n + 60] for text in texts for n in range(0, len(text), 60)]
+            for name, texts in HONEST.items()
+        },
+        "drift_document_lengths",
+        r"documents had at most \d+ tokens, and have at most \d+ now",
+    ),
+    "documents of a letter": (
+        lambda: {"web": [*WEB, *string.ascii_letters, *string.digits], "notes": NOTES},
+        "document_lengths",
+        r"documents \(\d+\) are odd in length",
+    ),
+    "a stuck key": (
+        lambda: {"web": [*WEB, *[" the" * n for n in range(2000, 2020)]], "notes": NOTES},
+        "repeated_tokens",
+        r"repeat one token over and over",
+    ),
+    "near copies of everything": (
+        lambda: {"web": WEB, "notes": [*NOTES, *near_copies(WEB + NOTES)]},
+        "eval_contamination",
+        r"of the eval documents \(\d+\) are near copies of train documents",
+    ),
+    "a source that holds nothing of its own": (
+        lambda: {"web": WEB, "notes": NOTES, "notes.copy": NOTES},
+        "sources_present",
+        r"Source 'notes.copy' has no document in this snapshot \(120 came in, 120 of them exact copies",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_broken_corpus_is_caught_by_the_rule_meant_for_it(name: str, nights: Nights) -> None:
+    make, rule, sentence = BROKEN[name]
+    before = read_last_good(nights.workspace, "test")
+    found = nights.night(make())
+    assert rule in violated(found)
+    assert re.search(sentence, violated(found)[rule])
+    assert any(text.startswith(violated(found)[rule][:40]) for text in found.verdict.sentences())
+    assert (read_last_good(nights.workspace, "test") == before) == (found.verdict.verdict == "fail")
+    assert (nights.workspace.root / found.folder / "report.html").exists()
+
+
+def test_honest_nights_pass(nights: Nights) -> None:
+    """Documents come, go and change; a tenth of each source."""
+    second = nights.night(
+        {
+            name: [*texts[len(texts) // 10 :], *ENGLISH.documents(len(texts) // 9, seed=40)]
+            for name, texts in HONEST.items()
+        }
+    )
+    assert violated(second) == {}
+    assert second.verdict.reference is not None
+    assert [f.rule for f in second.verdict.findings if f.outcome == "not_measured"] == ["unknown_tokens"]
+    third = nights.night({name: [*texts, *ENGLISH.documents(40, seed=41)] for name, texts in HONEST.items()})
+    assert violated(third) == {}
+    assert third.verdict.reference == second.verdict.snapshot
+
+
+def test_offenders_are_named_with_place_and_text(nights: Nights) -> None:
+    found = finding(nights.night({"web": [*WEB, *[noise(n) for n in range(200)]], "notes": NOTES}), "encoded_text")
+    assert found.offender_count == 200
+    assert len(found.offenders) == 10
+    first = found.offenders[0]
+    assert (first.source, first.position.split(":")[0]) == ("web", "part.jsonl")
+    line = int(first.position.split(":")[1])
+    text = noise(line - 1 - len(WEB))
+    assert first.document == hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+    assert text.startswith(first.excerpt.rstrip("…"))
+    assert len(first.excerpt) > 20
+
+
+def test_refused_records_are_offenders_with_their_reason(nights: Nights) -> None:
+    found = finding(nights.night({"web": [*WEB, *[b"{<b>broken"] * 60], "notes": NOTES}), "refusals")
+    assert found.offender_count == 60
+    assert found.offenders[0].position == f"part.jsonl:{len(WEB) + 1}"
+    assert found.offenders[0].observed == "broken_json"
+    assert found.offenders[0].excerpt == "{<b>broken"
+
+
+def test_a_first_night_has_nothing_to_drift_from(one_good_night: Nights) -> None:
+    last = read_last_good(one_good_night.workspace, "test")
+    assert last is not None
+    found = one_good_night.validate(last.snapshot)
+    drift = [f for f in found.verdict.findings if f.origin == "drift"]
+    assert {f.outcome for f in drift} == {"not_measured"}
+    assert found.verdict.reference is None
+    assert "no last good snapshot" in drift[0].sentence
+
+
+# Damage that no corpus does: files and manifests that are not what prepare wrote.
+
+
+def flip(nights: Nights, snapshot: str, name: str, at: int) -> None:
+    path = nights.first_shard(snapshot) / name
+    raw = bytearray(path.read_bytes())
+    raw[at] ^= 1
+    path.write_bytes(raw)
+
+
+def good_snapshot(nights: Nights) -> str:
+    last = read_last_good(nights.workspace, "test")
+    assert last is not None
+    return last.snapshot
+
+
+def test_a_flipped_byte_is_found_and_named(fresh: Nights) -> None:
+    snapshot = fresh.prepare(HONEST)
+    manifest = read_manifest(fresh.workspace.snapshot(snapshot))
+    size = (fresh.first_shard(snapshot) / "train.tfrecord").stat().st_size // manifest.shards[0].train.rows
+    flip(fresh, snapshot, "train.tfrecord", 5 * size + size // 2)
+    found = fresh.validate(snapshot)
+    assert found.verdict.verdict == "fail"
+    assert f"/train.tfrecord: the CRC of record 5 (from byte {5 * size:,}) is wrong" in violated(found)[
+        "records"
+    ].replace(manifest.shards[0].key, "")
+    assert finding(found, "records").offenders[0].source == manifest.shards[0].key
+
+    # Mended, it passes: a refusal is not remembered.
+    flip(fresh, snapshot, "train.tfrecord", 5 * size + size // 2)
+    mended = fresh.validate(snapshot)
+    assert mended.verdict.verdict == "pass"
+    assert not mended.found
+    assert fresh.validate(snapshot).found
+
+
+@pytest.mark.parametrize("name", ["eval.tfrecord", "documents.parquet"])
+def test_a_file_that_is_gone_is_named(fresh: Nights, name: str) -> None:
+    snapshot = fresh.prepare(HONEST)
+    (fresh.first_shard(snapshot) / name).unlink()
+    found = fresh.validate(snapshot)
+    assert found.verdict.verdict == "fail"
+    assert f"{name} is missing" in violated(found)["records"]
+
+
+def test_a_shortened_file_is_named(fresh: Nights) -> None:
+    snapshot = fresh.prepare(HONEST)
+    path = fresh.first_shard(snapshot) / "train.tfrecord"
+    path.write_bytes(path.read_bytes()[:-1])
+    assert re.search(
+        r"train.tfrecord has [\d,]+ bytes, [\d,]+ are expected", violated(fresh.validate(snapshot))["records"]
+    )
+
+
+@pytest.mark.parametrize("deep", [False, True])
+def test_a_crc_that_fits_the_hash_but_not_the_record(fresh: Nights, deep: bool) -> None:
+    """A record that was written wrong: the file's hash is right, so only the CRCs tell, and only `deep` sees all."""
+    fresh.checks = {"deep": deep}
+    fresh.tokens["sequence_length"] = 32
+    snapshot = fresh.prepare(HONEST)
+    shard = read_manifest(fresh.workspace.snapshot(snapshot)).shards[0]
+    path = fresh.first_shard(snapshot) / "train.tfrecord"
+    assert shard.train.rows > 2 * 64
+    flip(fresh, snapshot, "train.tfrecord", path.stat().st_size // shard.train.rows + 40)
+    sha256 = hashlib.sha256(path.read_bytes()).hexdigest()
+    changed = shard.model_copy(update={"train": shard.train.model_copy(update={"sha256": sha256})})
+    manifest = read_manifest(fresh.workspace.snapshot(snapshot))
+    made = fresh.rewrite_manifest(snapshot, shards=(changed, *manifest.shards[1:]))
+    assert ("records" in violated(fresh.validate(made))) == deep
+
+
+@pytest.mark.parametrize(
+    ("field", "words"),
+    [
+        ("documents_in", "documents read: 421 in the manifest, kept, duplicate and refused ones: 420"),
+        ("duplicates", "duplicates: 1 in the manifest, the rows of duplicates.parquet: 0"),
+        ("documents_kept", "documents kept: 421 in the manifest, those of the shards' tables: 420"),
+    ],
+)
+def test_a_manifest_with_a_wrong_count(nights: Nights, field: str, words: str) -> None:
+    snapshot = good_snapshot(nights)
+    manifest = read_manifest(nights.workspace.snapshot(snapshot))
+    found = nights.validate(nights.rewrite_manifest(snapshot, **{field: getattr(manifest, field) + 1}))
+    assert words in violated(found)["sums"]
+    assert found.verdict.verdict == "fail"
+
+
+def test_tokens_that_the_records_do_not_hold(nights: Nights) -> None:
+    snapshot = good_snapshot(nights)
+    train = read_manifest(nights.workspace.snapshot(snapshot)).train
+    changed = train.model_copy(update={"stored_tokens": train.stored_tokens + 7})
+    found = nights.validate(nights.rewrite_manifest(snapshot, train=changed))
+    assert re.search(r"train tokens: [\d,]+ in the manifest, those in the records: [\d,]+", violated(found)["sums"])
+
+
+def test_ids_outside_the_vocabulary(nights: Nights) -> None:
+    found = nights.validate(nights.rewrite_manifest(good_snapshot(nights), vocab_size=300))
+    assert found.verdict.verdict == "fail"
+    assert re.search(r"\d+ documents hold token ids outside the vocabulary", violated(found)["vocabulary"])
+
+
+def test_a_tokenizer_swapped_for_another(nights: Nights) -> None:
+    before = read_manifest(nights.workspace.snapshot(good_snapshot(nights))).tokenizer
+    nights.tokenizer = {"vocab_size": 600}
+    found = nights.night(HONEST)
+    assert found.verdict.verdict == "fail"
+    assert f"The tokenizer was swapped: it was {before}" in violated(found)["drift_tokenizer"]
+    assert finding(found, "drift_token_distribution").outcome == "not_measured"
+    nights.checks = {"drift": {"reference": "none"}}
+    assert nights.night(HONEST).verdict.verdict == "pass"
+
+
+def test_shards_of_another_tokenizer_than_the_manifest_names(nights: Nights) -> None:
+    snapshot = good_snapshot(nights)
+    nights.tokenizer = {"vocab_size": 600}
+    other = read_manifest(nights.workspace.snapshot(nights.prepare(HONEST))).tokenizer
+    found = nights.validate(nights.rewrite_manifest(snapshot, tokenizer=other))
+    assert "sampled documents differ" in violated(found)["round_trip"]
+    offender = finding(found, "round_trip").offenders[0]
+    assert (offender.source, offender.position.split(":")[0]) in {("web", "part.jsonl"), ("notes", "part.jsonl")}
+
+
+def test_eval_documents_that_stand_in_train_word_for_word(nights: Nights) -> None:
+    """Prepare cannot make this; the shards of a snapshot with nothing held out, added to one with something, do."""
+    snapshot = good_snapshot(nights)
+    nights.tokens["eval_fraction"] = 0.0
+    whole = read_manifest(nights.workspace.snapshot(nights.prepare(HONEST)))
+    manifest = read_manifest(nights.workspace.snapshot(snapshot))
+    sources = tuple(source.model_copy(update={"shards": 2 * source.shards}) for source in manifest.sources)
+    shards = [shard for pair in zip(manifest.shards, whole.shards, strict=True) for shard in pair]
+    made = nights.publish(manifest.model_copy(update={"sources": sources, "shards": tuple(shards)}), snapshot)
+    found = nights.validate(made)
+    assert f"{manifest.eval.documents} eval documents stand in train, word for word" in violated(found)["eval_disjoint"]
+
+
+def test_nothing_held_out(fresh: Nights) -> None:
+    fresh.tokens["eval_fraction"] = 0.0001
+    assert "The eval split is empty" in violated(fresh.night({"web": WEB[:50]}))["eval_present"]
+    fresh.tokens["eval_fraction"] = 0.0
+    meant = fresh.night({"web": WEB[:50]})
+    assert finding(meant, "eval_present").outcome == "not_measured"
+    assert finding(meant, "eval_disjoint").outcome == "not_measured"
+
+
+def test_padding_is_paid_for(fresh: Nights) -> None:
+    fresh.tokens |= {"packing": "one_per_row", "sequence_length": 2048}
+    assert re.search(r"\d+(\.\d+)? % of the train rows is padding", violated(fresh.night(HONEST))["padding"])
+
+
+def test_text_that_no_byte_of_the_tokenizer_is_for(fresh: Nights) -> None:
+    """First night in one language, next one in a script of three-byte letters that were never seen."""
+    fresh.night(HONEST)
+    georgian = Language(GEORGIAN, seed=5).documents(200, seed=1)
+    found = fresh.night({"web": georgian, "notes": NOTES})
+    assert re.search(r"A token stands for 1\.\d+ bytes of text, outside 1.2 to 8", violated(found)["bytes_per_token"])
+
+
+def test_a_flood_of_unknown_tokens(fresh: Nights, tmp_path: Any) -> None:
+    import tokenizers
+    from tokenizers import models, pre_tokenizers, trainers
+
+    words = tokenizers.Tokenizer(models.WordLevel(unk_token="[UNK]"))
+    words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    trainer = trainers.WordLevelTrainer(vocab_size=4000, special_tokens=["[UNK]", "</s>"])
+    words.train_from_iterator([text for texts in HONEST.values() for text in texts], trainer)
+    folder = tmp_path / "words"
+    folder.mkdir()
+    words.save(str(folder / "tokenizer.json"))
+    (folder / "tokenizer_config.json").write_text('{"unk_token": "[UNK]", "eos_token": "</s>"}')
+    fresh.tokenizer = {"source": str(folder)}
+    first = fresh.night(HONEST)
+    assert finding(first, "unknown_tokens").outcome == "pass"
+    assert finding(first, "round_trip").outcome == "not_measured"
+    found = fresh.night({"web": Language(OTHER_LATIN, seed=3).documents(300, seed=1), "notes": NOTES})
+    assert re.search(r"\d+(\.\d+)? % of the tokens are unknown", violated(found)["unknown_tokens"])
+
+
+def test_statistics_of_a_snapshot_add_up(nights: Nights) -> None:
+    import pyarrow.parquet as pq
+
+    snapshot = good_snapshot(nights)
+    manifest = read_manifest(nights.workspace.snapshot(snapshot))
+    found = nights.validate(snapshot)
+    tables = nights.workspace.root / found.folder / "statistics"
+    documents = pq.read_table(tables / "documents.parquet")
+    texts = {
+        hashlib.blake2b(text.encode(), digest_size=16).hexdigest(): text
+        for source in HONEST.values()
+        for text in source
+    }
+    assert set(documents["document"].to_pylist()) == set(texts)
+    assert documents["bytes"].to_pylist() == [len(texts[key].encode()) for key in documents["document"].to_pylist()]
+    counts = pq.read_table(tables / "tokens.parquet")
+    train = documents.filter(np.array(documents["split"].to_pylist()) == "train")
+    assert sum(counts["train"].to_pylist()) == sum(train["tokens"].to_pylist()) == manifest.train.stored_tokens
+    assert sum(counts["eval"].to_pylist()) == manifest.eval.stored_tokens
+    shares = np.array(counts["train"].to_pylist()) / manifest.train.stored_tokens
+    entropy = -sum(share * np.log(share) for share in shares if share)
+    assert found.summary["unigram_entropy_nats"] == pytest.approx(entropy)
+    sources = {row["source"]: row for row in pq.read_table(tables / "sources.parquet").to_pylist()}
+    assert {name: row["documents"] for name, row in sources.items()} == {
+        name: len(texts) for name, texts in HONEST.items()
+    }
