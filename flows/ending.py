@@ -36,11 +36,10 @@ def print_ending(console: Console, night: Night) -> None:
 
     outcome, message = night.invocation.outcome, night.invocation.message
     say()
-    if outcome not in ("finished", "user_error"):
+    first_line = night.outputs.get(StageName.REPORT, {}).get("first_line", "there is no report: it could not be made")
+    if outcome != "finished" and message.lower() not in first_line.lower():
         say(message)
-    first_line = _first_line(night)
-    if first_line:
-        say(first_line, "bold")
+    say(first_line, "bold")
     if night.run is not None and outcome in (
         "finished",
         "already_trained",
@@ -56,11 +55,6 @@ def print_ending(console: Console, night: Night) -> None:
     say()
     for label, path in _places(night):
         say(f"{label:<10} {path}")
-
-
-def _first_line(night: Night) -> str | None:
-    made = night.outputs.get(StageName.REPORT, {}).get("first_line")
-    return str(made) if made else None
 
 
 def _samples(night: Night) -> list[dict[str, Any]]:

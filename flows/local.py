@@ -14,6 +14,8 @@ from tokenmill.invocations import Outcome
 from tokenmill.protocol import StageName
 from tokenmill.runs import finished_run, has_finished
 
+FLUSH_SECONDS = 5.0
+
 
 def spend_night(night: Night) -> Outcome:
     """Run the flow `retrain` on an open night."""
@@ -37,10 +39,16 @@ def _start_first_stage(night: Night) -> None:
 
 
 def _run_flow(night: Night) -> None:
+    from prefect.events.worker import EventsWorker
+    from prefect.logging.handlers import APILogWorker
+
     from flows.retrain import retrain, use
 
     with use(night):
         retrain(pipeline=night.name, overrides=night.invocation.overrides, return_state=True)
+    # What is still under way to the server would otherwise meet a closed port, and hold up the end of this process.
+    APILogWorker.drain_all(timeout=FLUSH_SECONDS)
+    EventsWorker.drain_all(timeout=FLUSH_SECONDS)
 
 
 def _nothing_to_do(night: Night) -> bool:

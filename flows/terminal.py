@@ -47,7 +47,8 @@ class Terminal:
 
     def log(self, line: LogLine) -> None:
         if line.level in _SHOWN:
-            self._console.print(line.message, style=_STYLES.get(line.level), markup=False, highlight=False)
+            style = _STYLES.get(line.level)
+            self._console.print(line.message, style=style, markup=False, highlight=False, soft_wrap=True)
 
     def progress(self, line: ProgressLine) -> None:
         if self._bars is not None:
