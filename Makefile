@@ -7,7 +7,7 @@ STAMP := $(VENV)/.installed
 UV_COMPILE := uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
 	--no-annotate --custom-compile-command "make lock"
 
-.PHONY: help demo test lint types lock schema clean setup judges
+.PHONY: help demo test lint types lock schema clean setup judges golden focus
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## */  make \1\t/' | expand -t 20
@@ -46,6 +46,17 @@ types: $(STAMP) ## mypy, strict
 
 schema: $(STAMP) ## regenerate pipelines.schema.json from the models
 	@$(BIN)/python -m tokenmill.pipelines > pipelines.schema.json
+
+golden: $(STAMP) ## write tests/golden anew; look at the difference before you commit it
+	@$(BIN)/python -m tests.golden.cost_report
+
+focus: .venv-focus/.installed ## judge the golden costs.csv by the official FOCUS validator, in an environment of its own
+	@scripts/focus-validate .venv-focus tests/golden/cost_report/costs.csv
+
+.venv-focus/.installed: requirements/focus.txt
+	@python=$$(scripts/find-python) && $$python -m venv .venv-focus
+	@.venv-focus/bin/python -m pip install --quiet --disable-pip-version-check -r requirements/focus.txt
+	@touch $@
 
 lock: ## resolve requirements/*.txt anew (needs uv)
 	@$(UV_COMPILE) --extra cpu --extra orchestrate --extra dev pyproject.toml -o requirements/main.txt

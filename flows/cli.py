@@ -1,4 +1,4 @@
-"""The command line: `tokenmill run | stop | plan | show | ls`. Only `run` imports Prefect, as late as can be."""
+"""`tokenmill run | stop | plan | show | costs | ls`. Only `run` imports Prefect, as late as can be."""
 
 from __future__ import annotations
 
@@ -99,6 +99,21 @@ def show(
     from flows.listing import show_report
 
     show_report(Console(), read_pipeline_file(file), run)
+
+
+@app.command()
+def costs(
+    pipeline: Annotated[str | None, typer.Argument(help="Only this pipeline.")] = None,
+    since: Annotated[
+        str | None, typer.Option("--since", metavar="YYYY-MM-DD", help="Only nights from then on.")
+    ] = None,
+    file: FileOption = PIPELINES_FILE,
+    debug: DebugOption = False,
+) -> None:
+    """Compare what nights, pipelines and configurations cost."""
+    from flows.listing import list_costs
+
+    list_costs(Console(), read_pipeline_file(file), pipeline, since)
 
 
 @app.command(name="ls")

@@ -1,7 +1,8 @@
-"""`tokenmill ls` and `tokenmill show`: what is there."""
+"""`tokenmill ls`, `tokenmill show` and `tokenmill costs`: what is there, and what it cost."""
 
 from __future__ import annotations
 
+import re
 from datetime import datetime
 from pathlib import Path
 
@@ -9,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from flows.places import find_run, loadable, workspaces
+from tokenmill.cost import baseline, compare
 from tokenmill.errors import UserError
 from tokenmill.invocations import list_invocations
 from tokenmill.pipelines import Pipeline, PipelineFile
@@ -36,7 +38,8 @@ def show_report(console: Console, file: PipelineFile, wanted: str) -> None:
     workspace, run = find_run(file, wanted)
     folder = workspace.run(run.id) / "report"
     try:
-        text = (folder / "report.md").read_text(encoding="utf-8")
+        # The plots are for a browser.
+        text = re.sub(r"!\[[^]]*\]\(data:[^)]*\)\n?", "", (folder / "report.md").read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise UserError(f"run {run.id} ({run.status}) has no report yet; its pipeline's next end makes one") from None
     if console.is_terminal:
@@ -46,6 +49,25 @@ def show_report(console: Console, file: PipelineFile, wanted: str) -> None:
     else:
         console.file.write(text)
     console.print(f"\n{folder / 'report.html'}", highlight=False, soft_wrap=True)
+
+
+def list_costs(console: Console, file: PipelineFile, pipeline: str | None, since: str | None) -> None:
+    """Nights side by side, and the cheapest known configuration of each kind of run."""
+    try:
+        begin = datetime.fromisoformat(since).timestamp() if since else 0.0
+    except ValueError:
+        raise UserError(f"--since: '{since}' is not a day such as 2026-11-30") from None
+    for workspace in workspaces(file):
+        rows = compare.nights(workspace, since=begin, pipeline=pipeline)
+        if not rows:
+            continue
+        console.print(f"\n{workspace.root}", highlight=False, soft_wrap=True)
+        table = Table(*compare.HEADINGS)
+        for line in compare.table(rows):
+            table.add_row(*line)
+        console.print(table)
+        for sentence in compare.cheapest_sentences(baseline.read(workspace.baselines, since=begin), pipeline):
+            console.print(sentence, highlight=False, soft_wrap=True)
 
 
 def _snapshots(workspace: Workspace) -> Table:

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+from tokenmill.cost.money import format_rate
 from tokenmill.cost.prices import resolve_price
 from tokenmill.invocations import running_invocation
 from tokenmill.pipelines import Pipeline
 from tokenmill.runs import Run, list_runs, unfinished_run
+from tokenmill.stages.forecast import forecast
 from tokenmill.workspace import Workspace
 
 
@@ -27,6 +29,7 @@ def plan_lines(name: str, pipeline: Pipeline) -> Iterator[str]:
         yield from _prepare_lines(pipeline)
         yield from _train_lines(name, pipeline, workspace)
     yield f"price      {_price(pipeline)}"
+    yield from _estimate_lines(workspace, pipeline, run)
 
 
 def _prepare_lines(pipeline: Pipeline) -> Iterator[str]:
@@ -49,9 +52,23 @@ def _about(run: Run) -> str:
     return f"would go on with run {run.id} ({run.status}), if the corpus still gives snapshot {run.snapshot}"
 
 
+def _estimate_lines(workspace: Workspace, pipeline: Pipeline, run: Run | None) -> Iterator[str]:
+    made = forecast(workspace, pipeline, resolve_price(pipeline.cost), run)
+    if made is None:
+        yield "estimate   none: how many steps there are is known once a snapshot is prepared"
+        return
+    for sentence in made.sentences:
+        yield f"estimate   {sentence}"
+    if pipeline.cost != "unpriced" and pipeline.cost.budget_usd is not None and made.usd is not None:
+        fits = "within" if made.usd[1] <= pipeline.cost.budget_usd else "OVER"
+        yield f"budget     {fits} ${pipeline.cost.budget_usd}"
+
+
 def _price(pipeline: Pipeline) -> str:
     price = resolve_price(pipeline.cost)
     if price is None:
         return "unpriced: reports show seconds and tokens, no dollars"
     note = f" ({price.note})" if price.note else ""
-    return f"${price.usd_per_hour} an hour for {price.machine_type}, {price.market}, from {price.source}{note}"
+    return (
+        f"{format_rate(price.usd_per_hour)} an hour for {price.machine_type}, {price.market}, from {price.source}{note}"
+    )

@@ -11,14 +11,32 @@ from prefect.cache_policies import NO_CACHE
 from prefect.client.schemas import State
 
 from tasks.again import until_done
-from tasks.night import Night
+from tasks.night import Night, NightOver
 from tasks.timeline import artifact_key, on_timeline
+from tokenmill.cost.estimate import check_budget
+from tokenmill.cost.prices import resolve_price
+from tokenmill.errors import UserError
 from tokenmill.protocol import StageName, StageResult
+from tokenmill.stages.forecast import forecast
 from tokenmill.workspace import read_json
 
 
 def train(night: Night) -> StageResult:
+    refuse_over_budget(night)
     return until_done(night, StageName.TRAIN, partial(train_task, night, return_state=True))
+
+
+def refuse_over_budget(night: Night) -> None:
+    """A run that is estimated over `cost.budget_usd` is not begun; one that is under way is held by its guard."""
+    cost = night.pipeline.cost
+    if cost == "unpriced" or cost.budget_usd is None or night.run is None or night.run.attempts:
+        return
+    made = forecast(night.workspace, night.pipeline, resolve_price(cost), night.run)
+    try:
+        if made is not None:
+            check_budget(made, cost.budget_usd)
+    except UserError as error:
+        raise NightOver("user_error", str(error)) from None
 
 
 def _attempt_name() -> str:

@@ -10,6 +10,7 @@ from tokenmill.cost.accounting import STILL_OPEN, AttemptAccount
 from tokenmill.cost.collect import Evidence
 from tokenmill.cost.figures import figures
 from tokenmill.cost.first_line import first_line
+from tokenmill.cost.money import format_rate
 from tokenmill.cost.prices import Price
 from tokenmill.cost.report_model import (
     AttemptRow,
@@ -24,6 +25,7 @@ from tokenmill.cost.report_model import (
     Report,
     StageCost,
     Tokens,
+    Utilisation,
 )
 from tokenmill.cost.run_account import Account
 from tokenmill.cost.words import duration, plural
@@ -74,6 +76,7 @@ def build_report(
         baseline=baseline,
         nights=nights,
         curve=_curve(evidence.metrics),
+        utilisation=[Utilisation(**row) for row in evidence.utilisation],
     )
     return report.model_copy(update={"first_line": first_line(report)})
 
@@ -113,6 +116,7 @@ def _cost(account: Account) -> Cost:
         total_usd=account.usd,
         billed_seconds=billed / 1e6,
         waiting_seconds=sum(end - begin for begin, end in account.waiting),
+        waiting=list(account.waiting),
         goodput_pct=round(100 * moved / billed, 2) if billed else 0.0,
         train_goodput_pct=round(100 * moved / train, 2) if train else None,
         phases=sorted(_phases(account), key=lambda row: -row.seconds),
@@ -275,7 +279,9 @@ def _price_notices(attempt: AttemptAccount, generated: float) -> list[str]:
     )
     sentences = price.warnings_at(attempt.started)
     if price.note:
-        sentences.append(f"the price of {price.machine_type}, ${price.usd_per_hour} an hour, is marked '{price.note}'")
+        sentences.append(
+            f"the price of {price.machine_type}, {format_rate(price.usd_per_hour)} an hour, is marked '{price.note}'"
+        )
     return [sentence[0].upper() + sentence[1:] + "." for sentence in sentences]
 
 

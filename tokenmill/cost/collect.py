@@ -8,11 +8,23 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import duckdb
+
 from tokenmill.cost.accounting import STILL_OPEN, AttemptAccount, read_attempt
 from tokenmill.cost.run_account import Account, build_account
 from tokenmill.workspace import Workspace, read_json
 
 ALREADY_TRAINED = "already_trained"
+UTILISATION_POINTS = 300
+UTILISATION_COLUMNS = {
+    "cpu_pct",
+    "process_cpu_pct",
+    "process_memory_bytes",
+    "memory_used_pct",
+    "device_pct",
+    "device_memory_pct",
+}
+"""Of the sampler's; a machine without accelerators has no device columns."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +86,7 @@ def collect(workspace: Workspace, invocation_id: str, run_id: str | None, own_le
             metrics=list(json_lines(run_folder / "metrics.jsonl")),
             evaluation=list(json_lines(run_folder / "evaluation.jsonl")),
             samples=_json(run_folder / "samples.json") or [],
-            utilisation=list(json_lines(run_folder / "utilisation.jsonl")),
+            utilisation=read_utilisation(run_folder / "utilisation"),
         )
     manifest = _json(workspace.snapshot(snapshot) / "manifest.json") if snapshot else None
     return replace(evidence, manifest=manifest)
@@ -87,6 +99,29 @@ def last_outputs(invocations: list[dict[str, Any]], stage: str) -> dict[str, Any
             if record["stage"] == stage and record.get("outputs"):
                 return dict(record["outputs"])
     return {}
+
+
+def read_utilisation(folder: Path, points: int = UTILISATION_POINTS) -> list[dict[str, Any]]:
+    """Means of the sampler's seconds, by attempt (the file's first number) and stretch of time; oldest first.
+
+    At most about `points` of them, with the device columns where the sampler has any.
+    """
+    if not any(folder.glob("[0-9]*.parquet")):
+        return []
+    source = "read_parquet(?, union_by_name = true, filename = 'file')"
+    files = str(folder / "[0-9]*.parquet")
+    with duckdb.connect(config={"threads": 1}) as database:
+        names = [row[0] for row in database.execute(f"DESCRIBE SELECT * FROM {source}", [files]).fetchall()]
+        means = ", ".join(f'avg("{name}") AS "{name}"' for name in names if name in UTILISATION_COLUMNS)
+        query = f"""
+            WITH seconds AS (SELECT *, CAST(regexp_extract(file, '([0-9]+)-[0-9]+[.]parquet$', 1) AS INTEGER) AS attempt
+                             FROM {source}),
+                 width AS (SELECT greatest(1, (max(time) - min(time)) / ?) AS w, min(time) AS begin FROM seconds)
+            SELECT attempt, avg(time) AS time, {means} FROM seconds, width
+            GROUP BY attempt, floor((time - begin) / w) ORDER BY time"""
+        found = database.execute(query, [files, points])
+        columns = [column[0] for column in found.description or []]
+        return [dict(zip(columns, row, strict=True)) for row in found.fetchall()]
 
 
 def json_lines(path: Path) -> Iterator[dict[str, Any]]:

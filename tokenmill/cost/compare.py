@@ -8,6 +8,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict
 
 from tokenmill.cost import words
+from tokenmill.cost.baseline import BaselineRow, cheapest, like
 from tokenmill.cost.money import format_usd
 from tokenmill.workspace import Workspace, read_json
 
@@ -72,6 +73,28 @@ def table(rows: list[NightCost]) -> list[tuple[str, ...]]:
             ("in all", "", "", format_usd(total), "", words.count(tokens), words.duration(seconds), "", "", "")
         )
     return lines
+
+
+def cheapest_sentences(rows: list[BaselineRow], pipeline: str | None = None) -> list[str]:
+    """For each kind of run (model, sequence length, hardware): the cheapest known setting, or that there is none."""
+    chosen = [row for row in rows if pipeline in (None, row.pipeline) and not row.out_of_memory]
+    sentences: list[str] = []
+    while chosen:
+        first = chosen[-1].configuration
+        alike = like(chosen, first)
+        chosen = [row for row in chosen if row not in alike]
+        where = f"model {first.model}, {first.sequence_length} tokens a row, {first.machine_type or 'unknown machine'}"
+        best = cheapest(alike, first)
+        if best is None:
+            sentences.append(f"{where}: {words.plural(len(alike), 'run')}, too few with one setting for an answer")
+            continue
+        knobs = ", ".join(f"{name} {value}" for name, value in best.configuration.knobs().items() if value is not None)
+        low, high = best.low_usd_per_million_tokens, best.high_usd_per_million_tokens
+        sentences.append(
+            f"{where}: cheapest known is {knobs}, {format_usd(best.median_usd_per_million_tokens)} per million tokens "
+            f"({words.plural(best.runs, 'run')}, {format_usd(low)} to {format_usd(high)})"
+        )
+    return sentences
 
 
 def _brief(report: dict[str, Any], folder: str) -> NightCost:

@@ -47,8 +47,8 @@ class Calibration(_Part):
 class Timing(_Part):
     """Measured facts about saving and starting, for the Spot arithmetic."""
 
-    save_seconds: float = 1.0
-    restart_seconds: float = 60.0
+    save_seconds: float
+    restart_seconds: float
 
 
 class Interval(_Part):
@@ -110,7 +110,7 @@ def estimate(
         return Estimate.model_validate({**facts, "source": "none", "runs": 0, "sentences": tuple(sentences)})
     facts |= {"source": source, "runs": len(rows)}
     if price is not None:
-        seconds, more = _on_this_market(seconds, price, timing or Timing(), facts)
+        seconds, more = _on_this_market(seconds, price, timing, facts)
         usd = tuple(
             round_usd(usd_of(to_microseconds(part), price.usd_per_hour))
             for part in (seconds.low, seconds.middle, seconds.high)
@@ -160,11 +160,15 @@ def _around(middle: float, half: float) -> Interval:
 
 
 def _on_this_market(
-    seconds: Interval, price: Price, timing: Timing, facts: dict[str, object]
+    seconds: Interval, price: Price, timing: Timing | None, facts: dict[str, object]
 ) -> tuple[Interval, list[str]]:
     rate = price.interruptions_per_hour
-    if price.market != "spot" or not rate:
+    if price.market != "spot":
         return seconds, []
+    if not rate:
+        return seconds, ["interruptions are not counted: set cost.interruptions_per_hour to what you expect"]
+    if timing is None:
+        return seconds, ["interruptions are not counted: saving and restarting have not been measured yet"]
     interval = checkpoint_interval_seconds(timing.save_seconds, rate)
     factor = 1 + spot_overhead(timing.save_seconds, timing.restart_seconds, rate)
     longer = Interval(low=seconds.low, middle=seconds.middle * factor, high=seconds.high * factor)

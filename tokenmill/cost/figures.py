@@ -9,7 +9,7 @@ from fractions import Fraction
 from typing import Any
 
 from tokenmill.cost.collect import Evidence
-from tokenmill.cost.money import format_usd, round_usd, usd_of
+from tokenmill.cost.money import format_rate, format_usd, round_usd, usd_of
 from tokenmill.cost.report_model import Figure
 from tokenmill.cost.run_account import Account, Cell
 from tokenmill.cost.words import count, duration
@@ -29,8 +29,8 @@ def figures(evidence: Evidence, packing: dict[str, Any] | None) -> list[Figure]:
 
 
 def _total(account: Account) -> Figure:
-    prices = sorted({str(a.usd_per_hour) for a in account.attempts if a.usd_per_hour is not None})
-    how = f"{duration(account.billed_us / 1e6)} billed, from spawned to reaped, at ${' and $'.join(prices)} an hour"
+    prices = sorted({format_rate(a.usd_per_hour) for a in account.attempts if a.usd_per_hour is not None})
+    how = f"{duration(account.billed_us / 1e6)} billed, from spawned to reaped, at {' and '.join(prices)} an hour"
     return Figure(
         key="total_usd",
         label="Cost in all",

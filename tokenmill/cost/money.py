@@ -70,3 +70,13 @@ def format_usd(usd: Decimal | Fraction | float | None) -> str:
     in_cents = rounded.quantize(Decimal("0.01"))
     rounded = in_cents if in_cents == rounded else rounded
     return f"{sign}${rounded:f}"
+
+
+def format_rate(usd: Decimal) -> str:
+    """A price as it was given, with two decimals at least.
+
+    >>> [format_rate(Decimal(x)) for x in ("0.1", "22", "21.957642")]
+    ['$0.10', '$22.00', '$21.957642']
+    """
+    cents = usd.quantize(Decimal("0.01"))
+    return f"${cents if cents == usd else usd.normalize():f}"

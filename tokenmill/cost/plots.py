@@ -50,6 +50,8 @@ def plots(report: Report) -> dict[str, Callable[[float], Canvas]]:
         chosen["Loss"] = lambda width: _loss(report, width)
     if any(point.tokens_per_second for point in report.curve):
         chosen["Tokens a second"] = lambda width: _speed(report, width)
+    if report.utilisation:
+        chosen["Utilisation"] = lambda width: _utilisation(report, width)
     if sum(night.usd_per_million_tokens is not None for night in report.nights) > 1:
         chosen["Cost per million tokens, night by night"] = lambda width: _nights(report, width)
     return chosen
@@ -106,8 +108,15 @@ def _phases(report: Report, width: float) -> Canvas:
     )
     for index, row in enumerate(rows):
         amount = duration(row.seconds) if row.usd is None else format_usd(row.usd)
-        text = f" {amount} · {row.share_pct:.1f} %"
-        axes.text(row.share_pct, index, text, va="center", fontsize=9, color=PALETTE["ink"])
+        axes.annotate(
+            f"{amount} · {row.share_pct:.1f} %",
+            (row.share_pct, index),
+            xytext=(4, 0),
+            textcoords="offset points",
+            va="center",
+            fontsize=9,
+            color=PALETTE["ink"],
+        )
     axes.set_xlim(0, max(row.share_pct for row in rows) * (1.28 if width > 5 else 1.75))
     axes.tick_params(axis="y", labelcolor=PALETTE["ink"], length=0)
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.0f} %"))
@@ -121,8 +130,14 @@ def _timeline(report: Report, width: float) -> Canvas:
     canvas, axes = _canvas(width, 0.75 + 0.32 * len(stages))
     origin = min(row.started for row in report.attempts)
     last = max(row.ended for row in report.attempts)
-    units = ((86_400, "days"), (3600, "hours"), (60, "minutes"), (1, "seconds"))
-    unit, name = next((size, name) for size, name in units if size == 1 or last - origin > 2 * size)
+    unit, name = _time_unit(last - origin)
+    for begin, end in report.cost.waiting:
+        if end - begin > (last - origin) / 100:
+            axes.axvspan(
+                (begin - origin) / unit, (end - origin) / unit, color=PALETTE["waiting"], alpha=0.25, linewidth=0
+            )
+            middle = ((begin + end) / 2 - origin) / unit
+            axes.text(middle, len(stages) - 0.5, "waiting", fontsize=8, ha="center", va="top", color=PALETTE["soft"])
     for row in report.attempts:
         colour = "lost" if row.exit_code not in {0, None} or (row.estimated and row.reason != "running") else "overhead"
         place = len(stages) - 1 - stages.index(row.stage)
@@ -141,12 +156,12 @@ def _attempt_marks(axes: Axes, report: Report) -> None:
             axes.axvline(after.step, color=PALETTE["lost"], linewidth=0.9, linestyle=(0, (4, 3)))
             axes.annotate(
                 f"attempt {after.attempt}",
-                (after.step, 1),
+                (after.step, 0),
                 xycoords=("data", "axes fraction"),
-                xytext=(3, -3),
+                xytext=(3, 3),
                 textcoords="offset points",
                 fontsize=8,
-                va="top",
+                va="bottom",
                 color=PALETTE["lost"],
             )
 
@@ -182,7 +197,6 @@ def _loss(report: Report, width: float) -> Canvas:
         )
     _attempt_marks(axes, report)
     _steps_axis(axes)
-    axes.set_ylabel("nats a token", fontsize=9)
     axes.legend(fontsize=8.5, frameon=False, labelcolor=PALETTE["ink"])
     return canvas
 
@@ -191,11 +205,44 @@ def _speed(report: Report, width: float) -> Canvas:
     canvas, axes = _canvas(width, 2.0)
     for steps, speeds in _by_attempt(report, "tokens_per_second").values():
         axes.plot(steps, speeds, color=PALETTE["goodput"], linewidth=1.3)
-    axes.set_ylim(bottom=0)
+    axes.set_ylim(0, 1.25 * max(point.tokens_per_second or 0.0 for point in report.curve))
     _attempt_marks(axes, report)
     _steps_axis(axes)
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: count(value)))
     return canvas
+
+
+def _utilisation(report: Report, width: float) -> Canvas:
+    canvas, axes = _canvas(width, 2.0)
+    origin = report.utilisation[0].time
+    unit, name = _time_unit(report.utilisation[-1].time - origin)
+    lines = (
+        ("device_pct", "devices", "goodput"),
+        ("cpu_pct", "processor", "overhead"),
+        ("memory_used_pct", "memory", "second"),
+    )
+    for attribute, label, role in lines:
+        for number, attempt in enumerate(dict.fromkeys(point.attempt for point in report.utilisation)):
+            known = [p for p in report.utilisation if p.attempt == attempt and getattr(p, attribute) is not None]
+            axes.plot(
+                [(point.time - origin) / unit for point in known],
+                [getattr(point, attribute) for point in known],
+                color=PALETTE[role],
+                linewidth=1.2,
+                label=label if number == 0 and known else None,
+            )
+    axes.set_ylim(0, 128)
+    axes.set_yticks(range(0, 101, 25))
+    axes.set_xlabel(f"{name} since training began", fontsize=9)
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.0f} %"))
+    axes.grid(axis="y", color=PALETTE["grid"], linewidth=0.6)
+    axes.legend(fontsize=8.5, frameon=False, labelcolor=PALETTE["ink"], ncols=3, loc="upper center")
+    return canvas
+
+
+def _time_unit(seconds: float) -> tuple[int, str]:
+    units = ((86_400, "days"), (3600, "hours"), (60, "minutes"), (1, "seconds"))
+    return next((size, name) for size, name in units if size == 1 or seconds > 2 * size)
 
 
 def _steps_axis(axes: Axes) -> None:
@@ -215,7 +262,7 @@ def _nights(report: Report, width: float) -> Canvas:
         axes.axhline(
             float(report.baseline.median_usd_per_million_tokens), color=PALETTE["soft"], linewidth=1, linestyle=":"
         )
-    axes.set_ylim(bottom=0)
+    axes.set_ylim(0, 1.15 * max(costs))
     axes.grid(axis="y", color=PALETTE["grid"], linewidth=0.6)
     axes.set_axisbelow(True)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))

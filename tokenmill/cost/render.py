@@ -11,17 +11,13 @@ from typing import Any
 import jinja2
 
 from tokenmill.cost import words
-from tokenmill.cost.money import format_usd
+from tokenmill.cost.accounting import STILL_OPEN
+from tokenmill.cost.money import format_rate, format_usd
 from tokenmill.cost.plots import NARROW, WIDE, data_uri, inline, plots
 from tokenmill.cost.report_model import Figure, Report
 
 _TEMPLATES = resources.files("tokenmill.cost").joinpath("templates")
-_TILES = (
-    "usd_per_million_tokens",
-    "total_usd",
-    "usd_per_tenth_nat",
-    "tokens_per_second",
-)
+_TILES = ("usd_per_million_tokens", "total_usd", "usd_per_tenth_nat", "tokens_per_second", "lost_work_usd")
 
 
 def render_html(report: Report) -> str:
@@ -52,10 +48,13 @@ def _context(report: Report) -> dict[str, Any]:
         "tiles": _tiles(report),
         "money_title": "Where the time went" if report.cost.total_usd is None else "Where the money went",
         "receipt": json.dumps(report.receipt, indent=2, ensure_ascii=False),
+        "proof": _proof(report.receipt),
         "environment": [(key, _plain(item)) for key, item in report.environment.items()],
         "summary": _trainer(report.summary),
         "prices": _prices(report),
         "usd": format_usd,
+        "rate": lambda usd: "unpriced" if usd is None else format_rate(usd),
+        "tight": lambda text: text.replace(" %", "\N{NO-BREAK SPACE}%"),
         "exact": lambda usd: "n/a" if usd is None else f"{usd:f}",
         "value": figure_value,
         "continuation": _continuation,
@@ -63,6 +62,8 @@ def _context(report: Report) -> dict[str, Any]:
         "duration": words.duration,
         "count": words.count,
         "moment": words.moment,
+        "clock": lambda unix: words.moment(unix).removesuffix(" UTC"),
+        "ending": lambda reason: "writing this" if reason == STILL_OPEN else words.phrase(reason),
         "phrase": words.phrase,
     }
 
@@ -106,8 +107,10 @@ def _trainer(summary: dict[str, Any]) -> list[tuple[str, str]]:
 
 def _tiles(report: Report) -> list[dict[str, str]]:
     by_key = {figure.key: figure for figure in report.figures}
-    shown = [by_key[key] for key in _TILES if key in by_key and by_key[key].value is not None]
-    tiles = [{"label": figure.label.lower(), "value": figure_value(figure)} for figure in shown]
+    shown = [by_key[key] for key in _TILES if key in by_key and by_key[key].value]
+    tiles = [
+        {"label": figure.label.lower(), "value": figure_value(figure).removesuffix(" tokens / s")} for figure in shown
+    ]
     tiles.append({"label": "billed", "value": words.duration(report.cost.billed_seconds)})
     if report.cost.train_goodput_pct is not None:
         tiles.append({"label": "goodput of training", "value": f"{report.cost.train_goodput_pct:.1f} %"})
@@ -116,15 +119,33 @@ def _tiles(report: Report) -> list[dict[str, str]]:
     return tiles
 
 
+def _proof(receipt: dict[str, Any] | None) -> str:
+    """The receipt in words."""
+    if not receipt or "epochs" not in receipt:
+        return ""
+    epochs = receipt["epochs"]
+    skipped = sum(epoch["skipped"]["rows"] for epoch in epochs)
+    verdict = (
+        "and in each epoch the rows seen and skipped are exactly those of the order, by count, sum and hash: nothing "
+        "was lost, nothing was trained twice."
+        if receipt["balanced"]
+        else "but the rows seen and skipped are NOT those of the order: rows were lost or trained twice."
+    )
+    rows = receipt["rows"]
+    return (
+        f"The model was made from {receipt['cursor']:,} sequences, {receipt['cursor'] / rows:.2f} epochs of "
+        f"{rows:,} rows ({skipped:,} skipped), {verdict}"
+    )
+
+
 def _prices(report: Report) -> list[str]:
     seen: dict[str, None] = {}
     for row in report.attempts:
         if row.usd_per_hour is not None:
             day = f", read on {row.price_as_of}" if row.price_as_of else ""
             note = f" ({row.price_note})" if row.price_note else ""
-            seen[f"Price: ${row.usd_per_hour} an hour for {row.machine_type}, from {row.price_source}{day}{note}."] = (
-                None
-            )
+            rate = format_rate(row.usd_per_hour)
+            seen[f"Price: {rate} an hour for {row.machine_type}, from {row.price_source}{day}{note}."] = None
     return list(seen)
 
 

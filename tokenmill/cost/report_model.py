@@ -102,6 +102,8 @@ class Cost(_Part):
     billed_seconds: float
     waiting_seconds: float
     """Between attempts, with no machine; not billed."""
+    waiting: list[tuple[float, float]]
+    """The same as stretches of Unix time."""
     goodput_pct: float
     """Share of the billed time that moved the model forward: phase `step`, lost work excluded."""
     train_goodput_pct: float | None
@@ -134,6 +136,22 @@ class Point(_Part):
     attempt: int
     loss: float | None
     tokens_per_second: float | None
+
+
+class Utilisation(_Part):
+    """Means over a stretch of one attempt."""
+
+    attempt: int
+    time: float
+    """Unix seconds."""
+    cpu_pct: float | None = None
+    """Of all cores together."""
+    process_cpu_pct: float | None = None
+    """Of one core."""
+    process_memory_bytes: float | None = None
+    memory_used_pct: float | None = None
+    device_pct: float | None = None
+    device_memory_pct: float | None = None
 
 
 class Night(_Part):
@@ -198,6 +216,7 @@ class Report(_Part):
     nights: list[Night]
     curve: list[Point]
     """The run's log, thinned for plots."""
+    utilisation: list[Utilisation]
 
     model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
 

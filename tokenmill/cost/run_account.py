@@ -150,19 +150,14 @@ def build_account(others: Sequence[AttemptAccount], train: Sequence[AttemptAccou
 
 def judge(train: Sequence[AttemptAccount]) -> list[Kept]:
     """What of each attempt of one run stayed in the model."""
-    begins = _begins(train)
+    committed = _committed(train)
+    begins = _begins(train, committed)
     judged = []
     for index, attempt in enumerate(train):
         begin = begins[index]
-        reached = max(attempt.counts, key=lambda count: count.step, default=begin)
-        if reached.step < begin.step:
-            reached = begin
-        committed = max((commit.step for commit in attempt.commits), default=begin.step)
-        found = begins[index + 1] if index + 1 < len(train) else begin
-        if found.step > committed and found.step > begin.step:
-            # The next attempt found a checkpoint whose record was torn.
-            committed, reached = found.step, max(reached, found, key=lambda count: count.step)
-        keep = reached.step if attempt.finished else max(committed, begin.step)
+        last_commit = max([begin.step, *committed[index]])
+        reached = _at(max([last_commit, *(count.step for count in attempt.counts)]), begin, attempt.counts)
+        keep = reached.step if attempt.finished else last_commit
         later = min((count.step for count in begins[index + 1 :]), default=keep)
         keep = max(min(keep, later), begin.step)
         end = _at(keep, begin, attempt.counts)
@@ -172,19 +167,33 @@ def judge(train: Sequence[AttemptAccount]) -> list[Kept]:
     return judged
 
 
-def _begins(train: Sequence[AttemptAccount]) -> list[TokenCount]:
+def _committed(train: Sequence[AttemptAccount]) -> list[set[int]]:
+    """Steps that each attempt committed: those that it wrote down, and those that a later attempt found although the
+    line about them was torn."""
+    known = [{commit.step for commit in attempt.commits} for attempt in train]
+    for index, attempt in enumerate(train):
+        step = attempt.restored_step
+        if index and step and not any(step in steps for steps in known[:index]):
+            makers = (i for i in reversed(range(index)) if any(count.step >= step for count in train[i].counts))
+            known[next(makers, index - 1)].add(step)
+        if attempt.finished and attempt.counts:
+            known[index].add(max(count.step for count in attempt.counts))
+    return known
+
+
+def _begins(train: Sequence[AttemptAccount], committed: Sequence[set[int]]) -> list[TokenCount]:
     """The state each attempt went on from: what it says, else the newest checkpoint that it can have found."""
     begins: list[TokenCount] = []
     states: dict[int, TokenCount] = {0: TokenCount()}
-    committed = {0}
-    for attempt in train:
+    found = {0}
+    for attempt, made in zip(train, committed, strict=True):
         first = min((count.step for count in attempt.counts), default=None)
         step = attempt.restored_step
         if step is None:
-            step = max(known for known in committed if first is None or known <= first)
+            step = max(known for known in found if first is None or known <= first)
         begins.append(_at(step, TokenCount(), states.values()))
         states |= {count.step: count for count in attempt.counts}
-        committed |= {commit.step for commit in attempt.commits}
+        found |= made
     return begins
 
 

@@ -123,6 +123,7 @@ class Night:
                 fake.work("checkpoint_save", 0.4)
                 self._count(fake, step)
                 fake.write("checkpoint", step=step)
+        self._sample(folder, number, fake)
         if crash:
             fake.now += 0.4
             fake.end(137, "killed")
@@ -207,6 +208,16 @@ class Night:
             "tokens_per_second": speed * STEP_NONPADDING / STEP_SECONDS * (1 + wobble / 3),
         }
         append(folder / "metrics.jsonl", row)
+
+    def _sample(self, folder: Path, attempt: int, fake: FakeAttempt) -> None:
+        """What the utilisation sampler leaves: a row a second."""
+        (folder / "utilisation").mkdir(parents=True, exist_ok=True)
+        path = folder / "utilisation" / f"{attempt:04d}-000.parquet"
+        seconds = f"SELECT {self.now} + i AS time, i FROM range(CAST({fake.now - self.now} AS BIGINT)) AS seconds(i)"
+        columns = (
+            "time, CASE WHEN i < 12 THEN 55.0 ELSE 92.0 + i % 5 END AS cpu_pct, 38.0 + i / 20.0 AS memory_used_pct"
+        )
+        duckdb.sql(f"COPY (SELECT {columns}, 7 AS process_threads FROM ({seconds})) TO '{path}' (FORMAT parquet)")
 
     def _evaluate(self, fake: FakeAttempt, folder: Path, step: int) -> None:
         fake.work("evaluate", 2.5)
