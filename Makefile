@@ -50,12 +50,14 @@ schema: $(STAMP) ## regenerate pipelines.schema.json from the models
 golden: $(STAMP) ## write tests/golden anew; look at the difference before you commit it
 	@$(BIN)/python -m tests.golden.cost_report
 
-focus: .venv-focus/.installed ## judge the golden costs.csv by the official FOCUS validator, in an environment of its own
-	@scripts/focus-validate .venv-focus tests/golden/cost_report/costs.csv
+FOCUS := build/focus
 
-.venv-focus/.installed: requirements/focus.txt
-	@python=$$(scripts/find-python) && $$python -m venv .venv-focus
-	@.venv-focus/bin/python -m pip install --quiet --disable-pip-version-check -r requirements/focus.txt
+focus: $(FOCUS)/.installed ## judge the golden costs.csv by the official FOCUS validator, in an environment of its own
+	@scripts/focus-validate $(FOCUS) tests/golden/cost_report/costs.csv
+
+$(FOCUS)/.installed: requirements/focus.txt scripts/find-python
+	@python=$$(scripts/find-python) && $$python -m venv $(FOCUS)
+	@$(FOCUS)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/focus.txt
 	@touch $@
 
 lock: ## resolve requirements/*.txt anew (needs uv)
