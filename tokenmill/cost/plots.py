@@ -137,7 +137,10 @@ def _timeline(report: Report, width: float) -> Canvas:
                 (begin - origin) / unit, (end - origin) / unit, color=PALETTE["waiting"], alpha=0.25, linewidth=0
             )
             middle = ((begin + end) / 2 - origin) / unit
-            axes.text(middle, len(stages) - 0.5, "waiting", fontsize=8, ha="center", va="top", color=PALETTE["soft"])
+            if end - begin > (last - origin) / 8:
+                axes.text(
+                    middle, len(stages) - 0.5, "waiting", fontsize=8, ha="center", va="top", color=PALETTE["soft"]
+                )
     for row in report.attempts:
         colour = "lost" if row.exit_code not in {0, None} or (row.estimated and row.reason != "running") else "overhead"
         place = len(stages) - 1 - stages.index(row.stage)

@@ -99,7 +99,7 @@ def _trainer(summary: dict[str, Any]) -> list[tuple[str, str]]:
         ("checkpoint_stall_seconds", "training stood still"),
         ("checkpoint_save_seconds", "saving took"),
     ):
-        if values := summary.get(key):
+        if values := words.measurements(summary.get(key)):
             middle = words.duration(statistics.median(values))
             shown.append((f"checkpoints: {label}", f"{middle} (median of {len(values)})"))
     return shown

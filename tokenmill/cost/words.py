@@ -45,3 +45,8 @@ def phrase(name: str) -> str:
 
 def plural(number: int, noun: str) -> str:
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
+def measurements(measured: float | list[float] | None) -> list[float]:
+    """What was measured once, often, or not at all, as a list."""
+    return measured if isinstance(measured, list) else [] if measured is None else [measured]

@@ -20,6 +20,7 @@ from tokenmill.cost.collect import collect
 from tokenmill.cost.estimate import Estimate, Timing, estimate
 from tokenmill.cost.ledger import read_records
 from tokenmill.cost.prices import Price
+from tokenmill.cost.words import measurements
 from tokenmill.pipelines import Pipeline
 from tokenmill.runs import Run
 from tokenmill.stages.configuration import configuration_of
@@ -68,7 +69,7 @@ def _timing(workspace: Workspace, rows: list[BaselineRow]) -> Timing | None:
     """How long saving and starting took in the newest runs like it; None where no run has measured it."""
     for row in reversed(rows):
         path = workspace.run(row.run_id) / "summary.json"
-        saves = read_json(path).get("checkpoint_save_seconds") if path.is_file() else None
+        saves = measurements(read_json(path).get("checkpoint_save_seconds")) if path.is_file() else []
         if saves:
             restart = sum(row.phase_pct.get(phase, 0.0) for phase in RESTART_PHASES) / 100 * row.billed_seconds
             return Timing(save_seconds=statistics.median(saves), restart_seconds=restart)
