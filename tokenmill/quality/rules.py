@@ -210,7 +210,8 @@ def _evaluation(checks: ChecksSettings) -> Iterator[Rule]:
         column="eval_rows",
         minimum=1,
         good="The eval split has {observed} rows.",
-        bad="The eval split is empty, so nothing would say whether the model learned: raise tokens.eval_fraction.",
+        bad="The eval split is empty, so nothing would say whether the model learned: raise tokens.eval_fraction, or "
+        "bring more documents.",
     )
     yield Rule(
         name="eval_disjoint",

@@ -103,7 +103,7 @@ class ChecksSettings(Section):
     """Length, in tokens, of the sequences by which an eval document is looked for in train."""
     max_train_overlap_pct: float = operational(80.0, ge=0, le=100)
     """An eval document is contaminated if more than this share of its n-grams occurs in train ..."""
-    max_contaminated_pct: float = operational(20.0, ge=0, le=100)
+    max_contaminated_pct: float = operational(33.0, ge=0, le=100)
     """... and this share of the eval documents may be."""
     drift: DriftSettings = Field(default_factory=DriftSettings)
 

@@ -157,8 +157,12 @@ def _offender(rule: Rule, violator: Violator) -> Offender:
         source=violator.source,
         position=violator.position,
         observed=f"{rule.column} {shown}",
-        document=violator.key if rule.table == "documents" else "",
+        document=_document(rule.table, violator),
     )
+
+
+def _document(table: TableName, violator: Violator) -> str:
+    return violator.key if table == "documents" else ""
 
 
 @dataclass
@@ -191,7 +195,8 @@ def judge_own(rule: OwnRule) -> Finding:
     tally = rule.tally
     unit = tally.table if tally.table == "documents" else f"{tally.table} rows"
     offenders = tuple(
-        Offender(source=v.source, position=v.position, observed=str(v.value)) for v in tally.worst_first()
+        Offender(source=v.source, position=v.position, observed=str(v.value), document=_document(tally.table, v))
+        for v in tally.worst_first()
     )
     if rule.aggregates:
         violated = bool(rule.broken)
