@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any
 
 from prefect import task
-from prefect.artifacts import create_markdown_artifact
+from prefect.artifacts import create_markdown_artifact, create_table_artifact
 from prefect.cache_policies import NO_CACHE
 from prefect.client.schemas import State
 
@@ -14,6 +14,7 @@ from tasks.again import until_done
 from tasks.night import Night
 from tasks.timeline import artifact_key, on_timeline
 from tokenmill.protocol import StageName
+from tokenmill.workspace import read_json
 
 
 def validate(night: Night) -> dict[str, Any]:
@@ -26,13 +27,7 @@ def validate_task(night: Night) -> State:
     state = on_timeline(night, StageName.VALIDATE)
     outputs = night.outputs.get(StageName.VALIDATE, {})
     if "verdict" in outputs:
-        create_markdown_artifact(verdict_markdown(night.name, outputs), key=artifact_key("verdict", night.name))
+        markdown = (night.workspace.root / outputs["markdown"]).read_text(encoding="utf-8")
+        create_markdown_artifact(markdown, key=artifact_key("verdict", night.name))
+        create_table_artifact(read_json(night.workspace.root / outputs["table"]), key=artifact_key("rules", night.name))
     return state
-
-
-def verdict_markdown(pipeline: str, outputs: dict[str, Any]) -> str:
-    sentences = "\n".join(f"- {sentence}" for sentence in outputs.get("sentences", []))
-    return (
-        f"# {pipeline}: {outputs['verdict']}\n\n{sentences}\n\n"
-        f"Snapshot `{outputs['snapshot']}`; the whole verdict lies in `{outputs['validation']}` of the workspace."
-    )

@@ -108,6 +108,9 @@ class PipelineFile:
         if "://" not in pipeline.workspace:
             absolute = str((self.path.parent / Path(pipeline.workspace).expanduser()).resolve())
             pipeline = pipeline.model_copy(update={"workspace": absolute})
+        if pipeline.checks.suite is not None:
+            suite = str((self.path.parent / Path(pipeline.checks.suite).expanduser()).resolve())
+            pipeline = pipeline.model_copy(update={"checks": pipeline.checks.model_copy(update={"suite": suite})})
         return pipeline
 
 

@@ -72,7 +72,7 @@ def test_artifacts_keep_their_keys_night_by_night(tmp_path: Path) -> None:
         artifacts = [item for item in client.read_artifacts() if item.key and item.key.endswith("keys-1")]
     keys = [item.key for item in artifacts]
     assert keys.count("cost-report-keys-1") == 2
-    assert {"verdict-keys-1", "samples-keys-1", "progress-prepare-keys-1"} <= set(keys)
+    assert {"verdict-keys-1", "rules-keys-1", "samples-keys-1", "progress-prepare-keys-1"} <= set(keys)
     assert any("def main():" in str(item.data) for item in artifacts)
 
 

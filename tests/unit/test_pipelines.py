@@ -238,3 +238,15 @@ def test_any_content_loads_or_is_refused_as_a_user_error(value: Any) -> None:
         file = PipelineFile(Path("/nowhere/pipelines.yaml"), {}, {"p": MINIMAL | {key: value}})
         with suppress(UserError):  # anything else that escapes fails the test
             file.load("p")
+
+
+def test_an_own_suite_lies_beside_the_pipeline_file(tmp_path: Path) -> None:
+    body = {
+        "corpus": {"sources": [{"name": "a", "root": "/x"}]},
+        "training": {"length": {"steps": 1}},
+        "cost": "unpriced",
+    }
+    pipelines = {"p": body | {"checks": {"suite": "checks/own.py"}}}
+    (tmp_path / "pipelines.yaml").write_text(json.dumps({"pipelines": pipelines}))
+    pipeline = read_pipeline_file(tmp_path / "pipelines.yaml").load("p")
+    assert pipeline.checks.suite == str(tmp_path / "checks" / "own.py")

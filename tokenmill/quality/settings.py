@@ -74,7 +74,8 @@ class ChecksSettings(Section):
     severity: dict[str, Severity] = operational({})
     """By rule: what a violation leads to, where the default is not wanted."""
     suite: str | None = operational(None)
-    """Your own Great Expectations suite: a JSON file, or a Python file with a function `suite()`."""
+    """Your own Great Expectations suite: a JSON file, or a Python file with a function `suite()`; relative to
+    pipelines.yaml."""
     deep: bool = operational(False)
     """Check the CRC of each record instead of a sample's."""
     max_unknown_token_pct: float = operational(1.0, ge=0, le=100)

@@ -1,7 +1,8 @@
 """A validation: statistics of a snapshot, rules over them, a verdict, all in one published folder.
 
-``validations/<snapshot>/<hash of rules and reference>/``: verdict.json, summary.json, report.html, suites.json,
-statistics/{documents,shards,sources,snapshot,tokens}.parquet, data_docs/.
+``validations/<snapshot>/<hash of rules and reference>/``: verdict.json, verdict.md and rules.json (for whoever shows
+them), summary.json, report.html, suites.json, data_docs/,
+statistics/{documents,shards,sources,snapshot,tokens}.parquet.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tokenmill.canonical import fingerprint
+from tokenmill.quality.artifacts import markdown, table_rows
 from tokenmill.quality.comparison import compare
 from tokenmill.quality.contamination import EvalOverlap
 from tokenmill.quality.offenders import OffenderFinder
@@ -160,6 +162,8 @@ class _Work:
         validator.write_data_docs(self._folder / "data_docs")
         write_json(self._folder / "suites.json", validator.suites_json())
         (self._folder / "report.html").write_text(render(verdict, summary), encoding="utf-8")
+        (self._folder / "verdict.md").write_text(markdown(verdict), encoding="utf-8")
+        write_json(self._folder / "rules.json", table_rows(verdict))
         write_json(self._folder / "summary.json", summary)
         write_json(self._folder / VERDICT_NAME, json.loads(verdict.model_dump_json()))
 

@@ -1,8 +1,9 @@
 """The validate stage: no training starts on data that nobody checked.
 
 Inputs: `snapshot`. Outputs: `verdict`, `validation` (folder), `rules`, `snapshot` (to train on), `sentences`,
-`unigram_entropy_nats`, `report`. Where a refused snapshot is replaced by the last good one, `verdict` stays `fail`,
-`snapshot` and `validation` are the last good ones, and `refused` names tonight's.
+`unigram_entropy_nats`; `report`, `markdown` and `table` are files about tonight's verdict. Where a refused snapshot is
+replaced by the last good one, `verdict` stays `fail`, `snapshot` and `validation` are the last good ones, and `refused`
+names tonight's.
 """
 
 from __future__ import annotations
@@ -49,6 +50,8 @@ def _outputs(validation: Validation) -> dict[str, object]:
         "sentences": verdict.sentences(),
         "unigram_entropy_nats": validation.summary["unigram_entropy_nats"],
         "report": f"{validation.folder}/report.html",
+        "markdown": f"{validation.folder}/verdict.md",
+        "table": f"{validation.folder}/rules.json",
     }
 
 

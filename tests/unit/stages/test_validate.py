@@ -84,6 +84,8 @@ def test_a_good_snapshot_may_be_trained_on(stage: Stage, nights: Nights) -> None
     require_passing(folder, outputs["snapshot"])
     assert {path.name for path in folder.iterdir()} == {
         "verdict.json",
+        "verdict.md",
+        "rules.json",
         "summary.json",
         "report.html",
         "suites.json",
