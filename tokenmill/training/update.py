@@ -54,6 +54,7 @@ class Updater:
         jit_compile: bool = False,
     ) -> None:
         assert rows_per_replica % micro_batch_size == 0, (rows_per_replica, micro_batch_size)
+        _leave_sums_alone()
         self.state = state
         self.optimizer = optimizer
         self.strategy = strategy
@@ -125,7 +126,8 @@ class Updater:
         # A batch of padding alone has weight 0 and gradients 0: it divides by 1 and changes nothing but the decay.
         divisor = tf.maximum(weight, 1.0) * scale
         first = [strategy.experimental_local_results(gradient)[0] for gradient in reduced]
-        norm = tf.sqrt(2 * tf.add_n([tf.nn.l2_loss(gradient) for gradient in first])) / divisor
+        # Not add_n, for the reason at `_leave_sums_alone`.
+        norm = tf.sqrt(2 * tf.reduce_sum(tf.stack([tf.nn.l2_loss(gradient) for gradient in first]))) / divisor
         loss = loss / tf.maximum(weight, 1.0)
         finite = tf.math.is_finite(norm) & tf.math.is_finite(loss)
         factor = 1 / divisor
@@ -201,6 +203,13 @@ class Updater:
         extended.update(state.loss_scale, lambda variable, value: variable.assign(value), args=(scale,), group=True)
         following = tf.where(grow, 0, good)
         extended.update(state.good_updates, lambda variable, value: variable.assign(value), args=(following,))
+
+
+def _leave_sums_alone() -> None:
+    """Keep TensorFlow from joining additions into AddN, which it then computes in the order in which inputs happen to
+    be ready: the rounding depends on timing, and in a loop within a loop the accumulators collide (AlreadyExistsError,
+    seen on 2.21 with `AddOpsRewrite`)."""
+    tf.config.optimizer.set_experimental_options({"arithmetic_optimization": False})
 
 
 def extended_update_step(extended: Any, step: Any) -> Tensor:
