@@ -1,0 +1,95 @@
+"""The train stage: a snapshot with a passing verdict in, a model, a receipt and a ledger out."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from tokenmill import runs
+from tokenmill.protocol import StageName, StageResult
+from tokenmill.quality.verdict import require_passing
+from tokenmill.stages.harness import StageContext, main
+from tokenmill.tokens.order import row_numbers
+from tokenmill.tokens.snapshot import open_snapshot
+from tokenmill.tokens.tokenizer import load_tokenizer
+from tokenmill.training import hardware
+from tokenmill.training.lease import run_lease
+from tokenmill.workspace import read_json, write_json
+
+if TYPE_CHECKING:
+    from tokenmill.training.session import Session
+
+RESULT = "result.json"
+"""In the run's folder, once it is trained to its length."""
+
+
+def train(context: StageContext) -> StageResult:
+    """Inputs: `run_id`, `snapshot`, `validation` (its folder), `attempt`.
+
+    Outputs: `run_id`, `step`, `cursor`, `eval_loss`, `eval_loss_first`, `train_loss`, `nonpadding_tokens`,
+    `processed_tokens`, `model` (folder). A run that is trained already answers from its folder.
+    """
+    inputs = context.spec.inputs
+    run_id, snapshot_id = str(inputs["run_id"]), str(inputs["snapshot"])
+    require_passing(context.workspace.root / str(inputs["validation"]), snapshot_id)
+    folder = context.workspace.run(run_id)
+    with run_lease(folder):
+        if (folder / RESULT).is_file():
+            return StageResult.model_validate(read_json(folder / RESULT))
+        ending, outputs = _session(context, run_id, snapshot_id, int(inputs["attempt"])).run()
+        outputs |= {"run_id": run_id, "model": context.workspace.relative(folder / "model")}
+        result = StageResult(status=ending.status, outputs=outputs, message=ending.message)
+        if ending.status == "completed":
+            write_json(folder / RESULT, result.model_dump(mode="json"))
+    return result
+
+
+def _session(context: StageContext, run_id: str, snapshot_id: str, attempt: int) -> Session:
+    """Everything that must come before TensorFlow's first use, in its order."""
+    training, workspace = context.pipeline.training, context.workspace
+    run = runs.read_run(workspace, run_id)
+    os.environ.update(hardware.tensorflow_environment(str(run.frozen.get("xla", training.xla))))
+    with context.stop.nothing_to_save():
+        import tensorflow as tf
+
+        from tokenmill.training import devices
+        from tokenmill.training.session import Data, Session, freeze_choices
+
+        if training.threads != "auto":
+            tf.config.threading.set_intra_op_parallelism_threads(int(training.threads))
+        if training.deterministic:
+            tf.config.experimental.enable_op_determinism()
+        claimed = devices.claim(training)
+        frozen = runs.freeze(workspace, run_id, freeze_choices(training, claimed))
+        snapshot = open_snapshot(workspace, snapshot_id)
+        manifest = snapshot.manifest
+        tokenizer_folder = workspace.tokenizer(manifest.tokenizer)
+        data = Data(
+            source=snapshot,
+            order=row_numbers,
+            train_rows=manifest.train.rows,
+            train_tokens=manifest.train.tokens,
+            eval_rows=manifest.eval.rows,
+            vocab_size=manifest.vocab_size,
+            sequence_length=manifest.sequence_length,
+            tokenizer=load_tokenizer(tokenizer_folder),
+            tokenizer_folder=tokenizer_folder,
+        )
+    return Session(
+        folder=workspace.run(run_id),
+        attempt=attempt,
+        model_settings=context.pipeline.model,
+        training=training,
+        data=data,
+        devices=claimed,
+        frozen=frozen,
+        phases=context.phases,
+        stop=context.stop,
+        write_ledger=context.ledger.write,
+        show=lambda done, total, detail: context.progress("train", done, total, "steps", detail),
+        log=context.log,
+    )
+
+
+if __name__ == "__main__":
+    main(StageName.TRAIN, train)
