@@ -59,7 +59,8 @@ class Spool:
         self._sink: BinaryIO = path.open("wb")
         self._max_document_bytes = max_document_bytes
         self._texts: list[bytes] = []
-        self._entries: list[tuple[bytes, int, int, int, int]] = []
+        self._digests: list[bytes] = []
+        self._numbers: list[tuple[int, int, int]] = []  # identity, position, characters
         self._pending_bytes = 0
         self._index: list[npt.NDArray[np.void]] = []
         self._file_start = (0, 0)  # bytes of the sink, blocks of the index
@@ -75,7 +76,7 @@ class Spool:
 
     def abandon(self, refusal: Refusal) -> FileOutcome:
         """Nothing of the current file is used after all."""
-        self._texts, self._entries, self._pending_bytes = [], [], 0
+        self._clear()
         self._sink.seek(self._file_start[0])
         self._sink.truncate()
         del self._index[self._file_start[1] :]
@@ -106,7 +107,8 @@ class Spool:
             self.refuse(position, Reason.NUL_BYTE, text)
         else:
             self._texts.append(raw)
-            self._entries.append((content_digest(raw), identity, position, len(raw), len(text)))
+            self._digests.append(hashlib.blake2b(raw, digest_size=16).digest())
+            self._numbers.append((identity, position, len(text)))
             self._pending_bytes += len(raw)
             if self._pending_bytes > _FLUSH_BYTES:
                 self._flush()
@@ -117,5 +119,14 @@ class Spool:
     def _flush(self) -> None:
         if self._texts:
             self._sink.write(b"\0".join(self._texts) + b"\0")
-            self._index.append(np.array(self._entries, INDEX_DTYPE))
-        self._texts, self._entries, self._pending_bytes = [], [], 0
+            entries = np.empty(len(self._texts), INDEX_DTYPE)
+            entries["digest"] = np.frombuffer(b"".join(self._digests), "V16")
+            entries["bytes"] = np.fromiter(map(len, self._texts), np.uint32, len(entries))
+            numbers = np.array(self._numbers, np.uint64)
+            for column, name in enumerate(("identity", "position", "characters")):
+                entries[name] = numbers[:, column]
+            self._index.append(entries)
+        self._clear()
+
+    def _clear(self) -> None:
+        self._texts, self._digests, self._numbers, self._pending_bytes = [], [], [], 0

@@ -1,7 +1,6 @@
 """Many documents to tokens: the fast path, held against the truth on a sample, and the fall-back that says so.
 
-The result is flat: all documents' tokens in one array, with each document's place in it. Every document ends with the
-end-of-document token.
+Every document ends with the end-of-document token.
 """
 
 from __future__ import annotations
@@ -22,12 +21,8 @@ _SAMPLE_BYTES = 1 << 16
 
 @dataclass(frozen=True)
 class Encoded:
-    """Legend: D documents, T tokens of all."""
-
-    tokens_T: npt.NDArray[np.uint32]
-    start_D: npt.NDArray[np.int64]
-    length_D: npt.NDArray[np.int64]
-    """Tokens of the document, with the end-of-document token."""
+    tokens: list[npt.NDArray[np.uint32]]
+    """A document each, with its end-of-document token."""
     note: str = ""
     """Why the fast path was not used, where it was not."""
 
@@ -73,34 +68,26 @@ class Encoder:
         options = PadTruncate(pad_id=0, suffix=[self._tokenizer.end_of_document])
         bytes_D = np.fromiter(map(len, texts), np.int64, len(texts))
         order = np.argsort(bytes_D, kind="stable")
-        start_D = np.empty(len(texts), np.int64)
-        length_D = np.empty(len(texts), np.int64)
-        parts: list[npt.NDArray[np.uint32]] = []
-        done, tokens = 0, 0
+        tokens: list[Any] = [None] * len(texts)
+        done = 0
         while done < len(order):
-            block = order[done : done + max(1, _BLOCK_BYTES // int(bytes_D[order[done]] + 1))]
-            # The longest of the block decides the matrix's width; keep it within twice the shortest, or 64 bytes.
-            widest = max(2 * int(bytes_D[block[0]]), 64)
-            block = block[: max(1, int(np.searchsorted(bytes_D[block], widest, side="right")))]
-            ids, lengths = self._fast.encode_batch_padded([texts[d] for d in block.tolist()], options, parallel=False)
-            parts.append(ids[np.arange(ids.shape[1]) < lengths[:, None]])
-            length_D[block] = lengths
-            start_D[block] = tokens + np.cumsum(lengths) - lengths
-            tokens += int(lengths.sum())
+            # The longest of a block decides its matrix's width; keep it within twice the shortest, or 64 bytes.
+            shortest = int(bytes_D[order[done]])
+            block = order[done : done + max(1, _BLOCK_BYTES // (shortest + 1))]
+            block = block[: max(1, int(np.searchsorted(bytes_D[block], max(2 * shortest, 64), side="right")))].tolist()
+            ids, lengths = self._fast.encode_batch_padded([texts[d] for d in block], options, parallel=False)
+            for d, row, length in zip(block, ids, lengths.tolist(), strict=True):
+                tokens[d] = row[:length]
             done += len(block)
-        return Encoded(np.concatenate(parts) if parts else np.empty(0, np.uint32), start_D, length_D)
+        return Encoded(tokens)
 
     def _encode_truth(self, texts: list[bytes], note: str) -> Encoded:
-        end = np.array([self._tokenizer.end_of_document], np.uint32)
-        parts: list[npt.NDArray[np.uint32]] = []
-        lengths: list[int] = []
+        end = self._tokenizer.end_of_document
+        tokens: list[npt.NDArray[np.uint32]] = []
         for at in range(0, len(texts), 256):
-            for ids in self._tokenizer.encode_batch([text.decode() for text in texts[at : at + 256]]):
-                parts += [ids.astype(np.uint32), end]
-                lengths.append(len(ids) + 1)
-        length_D = np.array(lengths, np.int64)
-        tokens_T = np.concatenate(parts) if parts else np.empty(0, np.uint32)
-        return Encoded(tokens_T, np.cumsum(length_D) - length_D, length_D, note)
+            batch = self._tokenizer.encode_batch([text.decode() for text in texts[at : at + 256]])
+            tokens += [np.append(ids, end).astype(np.uint32) for ids in batch]
+        return Encoded(tokens, note)
 
     def _first_mismatch(self, texts: list[bytes], characters: npt.NDArray[np.integer], encoded: Encoded) -> int | None:
         """A document of the sample that the truth encodes otherwise. Rare scripts and special tokens come first."""
@@ -108,8 +95,7 @@ class Encoder:
         cut = [texts[d] if len(texts[d]) <= _SAMPLE_BYTES else None for d in sample]
         chosen = [d for d, text in zip(sample, cut, strict=True) if text is not None]
         for d, ids in zip(chosen, self._tokenizer.encode_batch([texts[d].decode() for d in chosen]), strict=True):
-            seen = encoded.tokens_T[encoded.start_D[d] : encoded.start_D[d] + encoded.length_D[d]]
-            if len(seen) != len(ids) + 1 or not np.array_equal(seen[:-1], ids):
+            if not np.array_equal(encoded.tokens[d][:-1], ids):
                 return int(d)
         return None
 

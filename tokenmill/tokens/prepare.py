@@ -163,6 +163,7 @@ class _Session:
 
     def run(self, tokenizer: Tokenizer | None, wanted: str) -> Prepared:
         try:
+            self._reader.start()
             if tokenizer is None:
                 tokenizer = self._make_tokenizer()
                 pin(self._request.workspace, self._request.pipeline, wanted, tokenizer)

@@ -16,6 +16,7 @@ Legend: R rows, S sequence length.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -104,36 +105,35 @@ class RecordLayout:
 
 
 def packed_records(
-    layout: RecordLayout, packing: Packing, tokens: npt.NDArray[np.integer], document_start: npt.NDArray[np.int64]
+    layout: RecordLayout, packing: Packing, documents: Sequence[npt.NDArray[np.integer]]
 ) -> npt.NDArray[np.uint8]:
-    """The records of `packing`: uint8[R, record_bytes], CRCs set.
-
-    `tokens` holds all documents' tokens; document *d* begins at `document_start[d]`.
-    """
+    """The records of `packing`: uint8[R, record_bytes], CRCs set. `documents`: the tokens of each."""
     records = layout.blank_records(packing.rows)
     if packing.rows == 0:
         return records
     shape = (packing.rows, layout.sequence_length)
-    length_P = packing.length_P
-    total = int(length_P.sum())
-    before_P = np.cumsum(length_P) - length_P  # tokens in earlier pieces
-    step_T = np.arange(total, dtype=np.int64)
-    source_T = step_T + np.repeat(document_start[packing.document_P] + packing.start_P - before_P, length_P)
-    target_P = packing.row_P * layout.sequence_length + packing.column_P
-    target_T = step_T + np.repeat(target_P - before_P, length_P)
-    first_of_row = np.searchsorted(packing.row_P, packing.row_P)
-    segment_P = np.arange(len(length_P)) - first_of_row + 1
-    values = {
-        "tokens": tokens[source_T],
-        "segment_ids": np.repeat(segment_P, length_P),
-        "positions": step_T - np.repeat(before_P, length_P),
-    }
-    for name, value_T in values.items():
-        dense = np.zeros(shape, layout.dtypes[name])
-        dense.reshape(-1)[target_T] = value_T
-        layout.view(records, name)[:] = dense
-        if name == "segment_ids":
-            layout.view(records, "loss_weights")[:] = loss_weights(dense)
+    # Pieces come by (row, column), so each feature is one run of pieces with a run of zeros where a row ends early.
+    last_P = np.append(packing.row_P[1:] != packing.row_P[:-1], True)
+    room_P = np.where(last_P, layout.sequence_length - packing.column_P - packing.length_P, 0)
+    zeros = np.zeros(layout.sequence_length, np.uint32)
+    counting = np.arange(layout.sequence_length, dtype=np.uint32)
+    tokens: list[npt.NDArray[np.integer]] = []
+    positions: list[npt.NDArray[np.integer]] = []
+    columns = (packing.document_P, packing.start_P, packing.length_P, room_P)
+    for document, start, length, room in zip(*(column.tolist() for column in columns), strict=True):
+        tokens.append(documents[document][start : start + length])
+        positions.append(counting[:length])
+        if room:
+            tokens.append(zeros[:room])
+            positions.append(zeros[:room])
+    for name, parts in (("tokens", tokens), ("positions", positions)):
+        dense = np.concatenate(parts, dtype=layout.dtypes[name], casting="unsafe")
+        layout.view(records, name)[:] = dense.reshape(shape)
+    segment_P = np.arange(len(last_P)) - np.searchsorted(packing.row_P, packing.row_P) + 1
+    runs = np.stack([segment_P, np.zeros_like(segment_P)], axis=1).astype(layout.dtypes["segment_ids"])
+    dense = np.repeat(runs.reshape(-1), np.stack([packing.length_P, room_P], axis=1).reshape(-1)).reshape(shape)
+    layout.view(records, "segment_ids")[:] = dense
+    layout.view(records, "loss_weights")[:] = loss_weights(dense)
     layout.set_crcs(records)
     return records
 

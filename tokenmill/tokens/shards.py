@@ -82,17 +82,18 @@ def build_shard(
     texts = [text for part in parts for text in _texts(part)]
     encoded = _encoder(tokenizer_folder).encode(texts, group.characters_D)
     layout = RecordLayout(options.sequence_length, options.vocab_size)
+    encoded_D = np.fromiter(map(len, encoded.tokens), np.int64, len(texts))
     rows_D = np.zeros(len(texts), np.int64)
     splits = {}
     for split in SPLITS:
         chosen_D = np.flatnonzero(group.held_out_D if split == "eval" else ~group.held_out_D)
-        length_D = encoded.length_D[chosen_D]
+        length_D = encoded_D[chosen_D]
         packing = pack(length_D, options.sequence_length, options.packing, fill=split == "train")
-        records = packed_records(layout, packing, encoded.tokens_T, encoded.start_D[chosen_D])
+        records = packed_records(layout, packing, [encoded.tokens[d] for d in chosen_D.tolist()])
         stored = int(np.count_nonzero(layout.view(records, "segment_ids")))
         if stored != int(length_D.sum()):
             raise RuntimeError(f"{stored} tokens in records, {int(length_D.sum())} encoded: packing lost some")
-        data = records.tobytes()
+        data = records.data
         Path(folder, f"{split}.tfrecord").write_bytes(data)
         pairs = np.unique(packing.document_P * max(packing.rows, 1) + packing.row_P) // max(packing.rows, 1)
         rows_D[chosen_D] = np.bincount(pairs, minlength=len(chosen_D))
@@ -102,9 +103,9 @@ def build_shard(
             "tokens": stored,
             "split_documents": packing.split_documents(),
             "sha256": hashlib.sha256(data).hexdigest(),
-            "file_bytes": len(data),
+            "file_bytes": data.nbytes,
         }
-    return BuiltShard(folder, splits, encoded.length_D, rows_D, encoded.note)
+    return BuiltShard(folder, splits, encoded_D, rows_D, encoded.note)
 
 
 def _texts(part: SpoolPart) -> list[bytes]:

@@ -91,6 +91,11 @@ class UnitReader:
         self._scratch = scratch
         self._ahead = workers.count + 1
 
+    def start(self) -> None:
+        """Begin to read the first units that must be read."""
+        for unit in [unit for unit in self._units if not unit.cached][: self._ahead]:
+            self._read(unit)
+
     def __iter__(self) -> Iterator[tuple[Unit, UnitIndex]]:
         """Units with their index, in order."""
         unread = deque(unit for unit in self._units if not unit.cached and unit.index_read is None)

@@ -30,8 +30,7 @@ def trained(folder: Path, texts: list[bytes] = TEXTS, **options: Any) -> Tokeniz
 
 def encode(tokenizer: Tokenizer, texts: list[str]) -> tuple[list[list[int]], str]:
     encoded = Encoder(tokenizer).encode([text.encode() for text in texts], np.array([len(text) for text in texts]))
-    ends = zip(encoded.start_D, encoded.length_D, strict=True)
-    return [encoded.tokens_T[start : start + length].tolist() for start, length in ends], encoded.note
+    return [ids.tolist() for ids in encoded.tokens], encoded.note
 
 
 def expect(tokenizer: Tokenizer, texts: list[str]) -> list[list[int]]:
@@ -114,7 +113,7 @@ def test_a_mismatch_falls_back_and_says_so(tmp_path: Path, monkeypatch: pytest.M
 
     def wrong(self: Encoder, raw: list[bytes]) -> Encoded:
         encoded = original(self, raw)
-        encoded.tokens_T[0] += 1
+        encoded.tokens[1][0] += 1
         return encoded
 
     monkeypatch.setattr(Encoder, "_encode_fast", wrong)
