@@ -9,16 +9,13 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import orjson
 
 from tokenmill.errors import UserError
 from tokenmill.tokens.settings import TokenizerSettings
-from tokenmill.tokens.tokenizer import TRUTH, plain
-
-if TYPE_CHECKING:
-    import tokenizers
+from tokenmill.tokens.tokenizer import TRUTH, canonical_tokenizer_json, plain, vocabulary
 
 _CONFIG = "tokenizer_config.json"
 _COMMON_ENDS = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "[SEP]")
@@ -26,7 +23,8 @@ _COMMON_ENDS = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "[SEP]")
 
 @dataclass(frozen=True)
 class Converted:
-    truth: tokenizers.Tokenizer
+    raw: bytes
+    """tokenizer.json, canonical."""
     end_of_document: str
     unknown: str | None
     extra: dict[str, bytes]
@@ -52,11 +50,10 @@ def convert(settings: TokenizerSettings) -> Converted:
 def _from_folder(folder: Path, settings: TokenizerSettings) -> Converted:
     if not (folder / TRUTH).exists():
         return _with_transformers(str(folder), settings)
-    import tokenizers
-
     try:
-        truth = tokenizers.Tokenizer.from_file(str(folder / TRUTH))
-    except Exception as error:
+        raw = canonical_tokenizer_json((folder / TRUTH).read_bytes())
+        tokens = vocabulary(raw)
+    except (ValueError, KeyError, TypeError, AttributeError, OSError) as error:
         raise UserError(f"tokenizer.source: {folder / TRUTH} is no tokenizer.json: {error}") from None
     path = folder / _CONFIG
     try:
@@ -64,10 +61,9 @@ def _from_folder(folder: Path, settings: TokenizerSettings) -> Converted:
     except ValueError:
         raise UserError(f"tokenizer.source: {path} is not valid JSON") from None
     ends = [settings.end_of_document, plain(config.get("eos_token")), plain(config.get("sep_token"))]
-    model = orjson.loads(truth.to_str())["model"]
-    unknown = plain(config.get("unk_token")) or plain(model.get("unk_token"))
+    unknown = plain(config.get("unk_token")) or plain(orjson.loads(raw)["model"].get("unk_token"))
     extra = {_CONFIG: path.read_bytes()} if path.exists() else {}
-    return Converted(truth, _end(truth, ends, settings), unknown, extra)
+    return Converted(raw, _end(tokens, ends, settings), unknown, extra)
 
 
 def _with_transformers(source: str, settings: TokenizerSettings) -> Converted:
@@ -77,19 +73,19 @@ def _with_transformers(source: str, settings: TokenizerSettings) -> Converted:
         loaded = transformers.AutoTokenizer.from_pretrained(
             source, revision=settings.revision or "main", trust_remote_code=False, use_fast=True
         )
-        truth = loaded.backend_tokenizer
+        raw = canonical_tokenizer_json(loaded.backend_tokenizer.to_str())
     except Exception as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise UserError(f"tokenizer.source: '{source}' cannot be loaded: {reason}") from None
     ends = [settings.end_of_document, loaded.eos_token, loaded.sep_token]
-    return Converted(truth, _end(truth, ends, settings), loaded.unk_token, {})
+    return Converted(raw, _end(vocabulary(raw), ends, settings), loaded.unk_token, {})
 
 
-def _end(truth: tokenizers.Tokenizer, candidates: list[str | None], settings: TokenizerSettings) -> str:
+def _end(tokens: dict[str, int], candidates: list[str | None], settings: TokenizerSettings) -> str:
     if settings.end_of_document is not None:
         return settings.end_of_document
     for candidate in [*candidates, *_COMMON_ENDS]:
-        if candidate and truth.token_to_id(candidate) is not None:
+        if candidate and candidate in tokens:
             return candidate
     raise UserError(
         "tokenizer.end_of_document: this tokenizer names no end-of-text token; name the token that ends a document"

@@ -9,8 +9,9 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from tokenmill.errors import UserError
 from tokenmill.tokens.settings import TokenizerSettings
-from tokenmill.tokens.tokenizer import Tokenizer, canonical_tokenizer_json, pin_tokenizer, use_of
+from tokenmill.tokens.tokenizer import Tokenizer, canonical_tokenizer_json, fault_of, pin_tokenizer, use_of
 
 END_OF_DOCUMENT = "<|endoftext|>"
 TRAINING_TEXT_BYTES = 32 << 20
@@ -75,9 +76,10 @@ def pin_trained(
         show_progress=False,
     )
     truth.train_from_iterator((text.decode() for text in texts), trainer)
-    use = use_of(truth, end, special_tokens_are_text=special_tokens_are_text, unknown=None)
+    raw = canonical_tokenizer_json(truth.to_str())
+    use = use_of(raw, end, special_tokens_are_text=special_tokens_are_text, unknown=None)
     config = b'{"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "%s"}\n' % end.encode()
-    return pin_tokenizer(folders, canonical_tokenizer_json(truth), use, {"tokenizer_config.json": config})
+    return pin_tokenizer(folders, raw, use, {"tokenizer_config.json": config})
 
 
 def import_tokenizer(folders: Path, settings: TokenizerSettings, *, special_tokens_are_text: bool) -> Tokenizer:
@@ -87,9 +89,11 @@ def import_tokenizer(folders: Path, settings: TokenizerSettings, *, special_toke
     assert settings.source is not None
     found = convert(settings)
     use = use_of(
-        found.truth,
+        found.raw,
         found.end_of_document,
         special_tokens_are_text=special_tokens_are_text,
         unknown=found.unknown,
     )
-    return pin_tokenizer(folders, canonical_tokenizer_json(found.truth), use, found.extra)
+    if (reason := fault_of(found.raw)) is not None:
+        raise UserError(f"tokenizer.source: '{settings.source}' is no tokenizer.json: {reason}")
+    return pin_tokenizer(folders, found.raw, use, found.extra)

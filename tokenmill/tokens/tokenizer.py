@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import orjson
 
-from tokenmill.canonical import canonical_json, fingerprint
+from tokenmill.canonical import fingerprint
 from tokenmill.errors import UserError
 from tokenmill.workspace import publish_folder, write_json
 
@@ -58,11 +58,7 @@ class Tokenizer:
 
     @cached_property
     def truth(self) -> tokenizers.Tokenizer:
-        import tokenizers
-
-        truth = tokenizers.Tokenizer.from_buffer(self.raw)
-        truth.no_padding()
-        truth.no_truncation()
+        truth = parse_truth(self.raw)
         truth.encode_special_tokens = self.use.special_tokens_are_text
         return truth
 
@@ -116,30 +112,49 @@ def _fingerprint(raw: bytes, use: TokenizerUse) -> str:
     return fingerprint([raw.decode(), vars(use)])
 
 
-def canonical_tokenizer_json(truth: tokenizers.Tokenizer) -> bytes:
-    """tokenizer.json without padding and truncation, as canonical JSON but for the order of the merges."""
-    truth.no_padding()
-    truth.no_truncation()
-    return canonical_json(orjson.loads(truth.to_str()))
+def canonical_tokenizer_json(raw: bytes | str) -> bytes:
+    """A tokenizer.json without padding and truncation, its keys in order."""
+    parsed = orjson.loads(raw)
+    return orjson.dumps({**parsed, "padding": None, "truncation": None}, option=orjson.OPT_SORT_KEYS)
 
 
-def vocab_size_of(truth: tokenizers.Tokenizer) -> int:
-    return max(truth.get_vocab(with_added_tokens=True).values()) + 1
+def vocabulary(raw: bytes) -> dict[str, int]:
+    """Every token and its id, special ones too."""
+    parsed = orjson.loads(raw)
+    vocab = parsed["model"].get("vocab") or {}
+    if isinstance(vocab, list):  # Unigram: [token, score] in the order of ids
+        vocab = {token: number for number, (token, _) in enumerate(vocab)}
+    return {**vocab, **{token["content"]: token["id"] for token in parsed.get("added_tokens") or []}}
 
 
-def use_of(
-    truth: tokenizers.Tokenizer, end: str, *, special_tokens_are_text: bool, unknown: str | None
-) -> TokenizerUse:
-    """How to use `truth`, ending documents with the token `end`. Raises `UserError` if it has no such token."""
-    token = truth.token_to_id(end)
-    if token is None:
+def use_of(raw: bytes, end: str, *, special_tokens_are_text: bool, unknown: str | None) -> TokenizerUse:
+    """How to use a tokenizer.json, documents ending with the token `end`. Raises `UserError` if there is none such."""
+    tokens = vocabulary(raw)
+    if end not in tokens:
         raise UserError(f"tokenizer.end_of_document: '{end}' is not a token of this tokenizer; name one that is")
     return TokenizerUse(
-        end_of_document=token,
+        end_of_document=tokens[end],
         special_tokens_are_text=special_tokens_are_text,
-        vocab_size=vocab_size_of(truth),
-        unknown=truth.token_to_id(unknown) if unknown else None,
+        vocab_size=max(tokens.values()) + 1,
+        unknown=tokens.get(unknown) if unknown else None,
     )
+
+
+@lru_cache(maxsize=2)
+def parse_truth(raw: bytes) -> tokenizers.Tokenizer:
+    """Raises whatever `tokenizers` raises for what is no tokenizer.json."""
+    import tokenizers
+
+    return tokenizers.Tokenizer.from_buffer(raw)
+
+
+def fault_of(raw: bytes) -> str | None:
+    """What is wrong with a tokenizer.json, or None."""
+    try:
+        parse_truth(raw)
+    except Exception as error:
+        return str(error)
+    return None
 
 
 def plain(value: Any) -> str | None:
