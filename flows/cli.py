@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import traceback
 from pathlib import Path
 from typing import Annotated
 
@@ -130,7 +131,7 @@ def main() -> None:
         app()
     except UserError as error:
         if "--debug" in sys.argv:
-            raise
+            traceback.print_exc()
         print(f"tokenmill: {error}", file=sys.stderr)
         sys.exit(ExitCode.USER_ERROR)
 

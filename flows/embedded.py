@@ -13,15 +13,15 @@ import subprocess
 import sys
 import threading
 import time
-import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from tokenmill.errors import UserError
 
 START_SECONDS = 120.0
+POLL_SECONDS = 0.1
 QUIET = {
     "DO_NOT_TRACK": "1",
     "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
@@ -74,16 +74,18 @@ class EmbeddedServer:
         """Variables that point Prefect, imported later in this process, at this server."""
         return {**CLIENT, "PREFECT_API_URL": self.api_url, "PREFECT_HOME": str(self.home)}
 
-    def wait_until_healthy(self) -> None:
-        """Raises `UserError` if the server ends, or is not up after two minutes."""
+    def wait_until_healthy(self, unless: Callable[[], bool] = lambda: False) -> bool:
+        """False as soon as `unless` holds. Raises `UserError` if the server ends, or is not up after two minutes."""
         deadline = time.monotonic() + START_SECONDS
         while time.monotonic() < deadline and self._process.poll() is None:
+            if unless():
+                return False
             try:
-                with urllib.request.urlopen(f"{self.api_url}/health", timeout=5) as answer:
+                with urllib.request.urlopen(f"{self.api_url}/health", timeout=POLL_SECONDS) as answer:
                     if answer.status == 200:
-                        return
-            except (urllib.error.URLError, OSError):
-                time.sleep(0.05)
+                        return True
+            except OSError:
+                time.sleep(POLL_SECONDS)
         raise UserError(f"the embedded Prefect server did not start; {self.home / 'server.log'} says why")
 
     def close(self) -> None:

@@ -9,33 +9,33 @@ from __future__ import annotations
 import os
 
 from flows.embedded import QUIET, embedded_server
-from tasks.night import Night
+from tasks.again import until_done
+from tasks.night import Night, NightOver, finish
 from tokenmill.invocations import Outcome
 from tokenmill.protocol import StageName
-from tokenmill.runs import finished_run, has_finished
+from tokenmill.runs import has_finished
 
 FLUSH_SECONDS = 5.0
 
 
 def spend_night(night: Night) -> Outcome:
     """Run the flow `retrain` on an open night."""
+    first = StageName.TRAIN if night.run is not None else StageName.PREPARE
     if os.environ.get("PREFECT_API_URL"):
         os.environ.update(QUIET)
-        _start_first_stage(night)
+        night.start_early(first)
         _run_flow(night)
     elif not _nothing_to_do(night):
         with embedded_server(night.workspace.root / "prefect") as server:
-            _start_first_stage(night)
+            night.start_early(first)
             os.environ.update(server.client_environment())
             import flows.retrain  # noqa: F401 - takes seconds, in which the server comes up
 
-            server.wait_until_healthy()
-            _run_flow(night)
+            if server.wait_until_healthy(unless=night.must_end_early):
+                _run_flow(night)
+            else:
+                _end_early(night, first)
     return night.invocation.outcome
-
-
-def _start_first_stage(night: Night) -> None:
-    night.start_early(StageName.TRAIN if night.run is not None else StageName.PREPARE)
 
 
 def _run_flow(night: Night) -> None:
@@ -56,11 +56,23 @@ def _nothing_to_do(night: Night) -> bool:
     if night.run is not None or not has_finished(night.workspace, night.name, night.pipeline):
         return False
     night.attempt(StageName.PREPARE)
-    snapshot = night.outputs.get(StageName.PREPARE, {}).get("snapshot")
-    run = finished_run(night.workspace, night.name, night.pipeline, snapshot) if snapshot else None
-    if run is None:
-        return False
-    night.end_as_trained(run)
-    night.attempt(StageName.REPORT)
-    night.end(night.invocation.outcome, night.invocation.message)
-    return True
+    try:
+        if StageName.PREPARE in night.outputs:
+            night.end_if_trained(night.outputs[StageName.PREPARE].get("snapshot", ""))
+    except NightOver as over:
+        _finish(night, over)
+        return True
+    return False
+
+
+def _end_early(night: Night, first: StageName) -> None:
+    """The first stage met a mistake, or a person a second thought, before the server was up: no flow run is needed."""
+    try:
+        until_done(night, first, lambda: night.attempt(first))
+        raise NightOver("interrupted", f"interrupted after {first} ({night.stop.reason}); start again to go on")
+    except NightOver as over:
+        _finish(night, over)
+
+
+def _finish(night: Night, over: NightOver) -> None:
+    finish(night, over.outcome, str(over), lambda: night.attempt(StageName.REPORT))

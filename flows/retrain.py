@@ -8,20 +8,21 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import partial
 from pathlib import Path
 
 from prefect import flow
 from prefect.client.schemas import State, StateType
 from prefect.runtime import flow_run
 
-from tasks.night import Night, NightOver, close_run, open_night
+from tasks.night import Night, NightOver, finish, open_night
 from tasks.prepare import prepare
 from tasks.report import report
 from tasks.train import train
 from tasks.validate import validate
-from tokenmill import runs
 from tokenmill.invocations import Outcome
 from tokenmill.pipelines import read_pipeline_file
+from tokenmill.protocol import StageName
 
 _opened: ContextVar[Night | None] = ContextVar("night opened by the command line", default=None)
 
@@ -58,17 +59,15 @@ def retrain(
 
 def spend(night: Night) -> State:
     """The night, from its first stage to its report."""
-    outcome: Outcome = "crashed"
-    message = "the flow itself crashed"
     # Prefect's own SIGTERM handler, installed when the flow began, would raise in the middle of anything.
     with night.stop.on_signals():
         try:
             outcome, message = work(night)
-            close_run(night, outcome, message)
-        finally:
-            night.end(outcome, message)
-            report(night)
-            night.end(outcome, message)
+        except BaseException as error:
+            night.end("crashed", f"the flow itself crashed: {type(error).__name__}: {error}")
+            night.attempt(StageName.REPORT)
+            raise
+        finish(night, outcome, message, partial(report, night))
     state, name = _STATES[outcome]
     return State(type=state, name=name, message=message)
 
@@ -78,9 +77,9 @@ def work(night: Night) -> tuple[Outcome, str]:
     try:
         if night.run is None:
             snapshot = prepare(night)
-            end_if_trained(night, snapshot)
+            night.end_if_trained(snapshot)
             verdict = validate(night)
-            end_if_trained(night, verdict["snapshot"])
+            night.end_if_trained(verdict["snapshot"])
             night.open_run(verdict["snapshot"], verdict["validation"])
         result = train(night)
     except NightOver as over:
@@ -89,13 +88,6 @@ def work(night: Night) -> tuple[Outcome, str]:
         return "finished", result.message
     assert result.status in ("stopped_by_budget", "stopped_by_condition")
     return result.status, result.message
-
-
-def end_if_trained(night: Night, snapshot: str) -> None:
-    """A snapshot that a finished run of the same identity config has trained ends the night at once."""
-    run = runs.finished_run(night.workspace, night.name, night.pipeline, snapshot)
-    if run is not None:
-        raise NightOver("already_trained", night.end_as_trained(run))
 
 
 @contextmanager

@@ -7,7 +7,7 @@ from __future__ import annotations
 import fcntl
 import itertools
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -70,6 +70,11 @@ class Night:
         """Start `stage` now, though the flow comes to it later: the next `attempt` of it is this one."""
         self._early = (stage, *self._start(stage))
 
+    def must_end_early(self) -> bool:
+        """Whether the stage that was started early has met a mistake of the user's, or the night is asked to stop."""
+        ending = self._early[1].ending if self._early is not None else None
+        return bool(self.stop) or (ending is not None and ending.reason == "user_error")
+
     def attempt(self, stage: StageName, listeners: Sequence[Listener] = ()) -> Ending:
         """Run one process of `stage` to its end."""
         if self._early is not None and self._early[0] is stage:
@@ -116,12 +121,12 @@ class Night:
         self.invocation.ended = time.time()
         self.save()
 
-    def end_as_trained(self, run: Run) -> str:
-        """The night ends at once, since `run`, of the same identity, has trained this snapshot; returns the words."""
-        self.run = run
-        message = f"nothing new: run {run.id} has trained this snapshot already"
-        self.end("already_trained", message)
-        return message
+    def end_if_trained(self, snapshot: str) -> None:
+        """Raise `NightOver` if a finished run of the same identity config has trained this snapshot."""
+        run = runs.finished_run(self.workspace, self.name, self.pipeline, snapshot)
+        if run is not None:
+            self.run = run
+            raise NightOver("already_trained", f"nothing new: run {run.id} has trained this snapshot already")
 
     def close(self) -> None:
         """End a stage that was started early and that the flow never came to."""
@@ -251,10 +256,13 @@ _RUN_STATUSES: dict[Outcome, RunStatus] = {
 }
 
 
-def close_run(night: Night, outcome: Outcome, message: str) -> None:
-    """Put the night's outcome into its run, if it has one and the outcome says something about it."""
+def finish(night: Night, outcome: Outcome, message: str, report: Callable[[], object]) -> None:
+    """The end of a night: its outcome goes into its run, where that has one, and it leaves a report."""
     if night.run is not None and outcome in _RUN_STATUSES:
         night.update_run(status=_RUN_STATUSES[outcome], message=message)
+    night.end(outcome, message)
+    report()
+    night.end(outcome, message)
 
 
 def _wait_for_lease(run_folder: Path, seconds: float) -> None:

@@ -121,6 +121,11 @@ class Supervised:
         for thread in (*self._readers, self._keeper):
             thread.start()
 
+    @property
+    def ending(self) -> Ending | None:
+        """How the stage ended, once it has; None before."""
+        return self._ending
+
     def wait(self, stop: StopRequest, listener: Listener) -> Ending:
         """Until the stage has ended. Never raises for what the stage does."""
         asked_at: float | None = None
