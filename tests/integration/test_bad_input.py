@@ -76,7 +76,7 @@ def test_source_root_that_is_no_folder(folder: Path) -> None:
     ("changes", "sentence"),
     [
         ({"include": ["**/*.rst"]}, "corpus source 'notes': no file under"),
-        ({"format": "parquet", "text_column": "text"}, "refused"),
+        ({"format": "parquet"}, "corpus: the sources' files give no document, all are empty or refused"),
     ],
     ids=["glob that matches nothing", "files that cannot be read"],
 )
@@ -91,7 +91,7 @@ def test_corpus_that_gives_nothing(folder: Path, changes: dict[str, Any], senten
 def test_empty_corpus(folder: Path) -> None:
     (folder / "notes" / "a.txt").write_text("")
     write_pipelines(folder)
-    assert "corpus" in refused(folder, "run", "small")
+    assert "corpus: the sources' files give no document" in refused(folder, "run", "small")
 
 
 def test_debug_shows_the_traceback(folder: Path) -> None:

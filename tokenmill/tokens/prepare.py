@@ -269,10 +269,11 @@ class _Session:
 
         sample = TrainingSample()
         forgotten = load_forgotten(self._request.workspace)
-        spooled = 0
+        spooled = seen = 0
         for unit, index in self._reader:
             self._hooks.check_stop()
             documents = np.asarray(index.documents)
+            seen += len(documents)
             if not len(documents):
                 continue
             sizes = documents["bytes"].astype(np.int64)
@@ -287,6 +288,11 @@ class _Session:
             spooled += int(sizes.sum())
             if spooled > _KEEP_SPOOLS_BYTES:
                 self._reader.release(unit)
+        if not seen:
+            raise UserError(
+                "corpus: the sources' files give no document, all are empty or refused; "
+                "check include, format, encoding and text_column"
+            )
         if not sample:
             raise UserError("tokenizer: the corpus has no train-side document to train one on; name tokenizer.source")
         return sample.texts()
