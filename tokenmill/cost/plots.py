@@ -33,8 +33,8 @@ PALETTE = {
 }
 """Light colours by role; report.css holds the dark ones under the same names."""
 
-WIDE, NARROW = 7.6, 3.7
-"""Inches of a plot on a desk and on a phone."""
+WIDE, MIDDLE, NARROW = 7.6, 6.2, 3.7
+"""Inches of a plot on a desk, of one that must serve everywhere, and on a phone."""
 
 
 def plots(report: Report) -> dict[str, Callable[[float], Canvas]]:

@@ -13,7 +13,7 @@ import jinja2
 from tokenmill.cost import words
 from tokenmill.cost.accounting import STILL_OPEN
 from tokenmill.cost.money import format_rate, format_usd
-from tokenmill.cost.plots import NARROW, WIDE, data_uri, inline, plots
+from tokenmill.cost.plots import MIDDLE, NARROW, WIDE, data_uri, inline, plots
 from tokenmill.cost.report_model import Figure, Report
 
 _TEMPLATES = resources.files("tokenmill.cost").joinpath("templates")
@@ -31,7 +31,7 @@ def render_html(report: Report) -> str:
 
 
 def render_markdown(report: Report) -> str:
-    images = {title: data_uri(draw(WIDE), title) for title, draw in plots(report).items()}
+    images = {title: data_uri(draw(MIDDLE), title) for title, draw in plots(report).items()}
     return _template("report.md", autoescape=False).render(**_context(report), images=images)
 
 
