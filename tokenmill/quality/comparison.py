@@ -23,28 +23,41 @@ BAND_NAMES = ("the 10 most frequent tokens", "the next 90", "the next 900", "the
 NO_REFERENCE = "there is no last good snapshot to compare with yet"
 
 
-def compare(statistics: Statistics, reference: ReferenceStatistics | None) -> None:
-    """Writes into the `snapshot` and `sources` rows of `statistics`, and into its notes."""
+OTHER_UNIT = "the tokenizer is another one, so tokens cannot be compared"
+
+
+def compare(
+    statistics: Statistics, reference: ReferenceStatistics | None, *, tokenizer_change_is_meant: bool = False
+) -> None:
+    """Writes into the `snapshot` and `sources` rows of `statistics`, and into its notes.
+
+    Another tokenizer counts in another unit: whatever is counted in tokens is then not measured, but for shares.
+    """
     if reference is None:
         for rule in ("tokenizer", "token_distribution", "frequency_bands", "document_lengths", "bytes_per_token"):
             statistics.notes[f"drift_{rule}"] = NO_REFERENCE
         for rule in ("source_mix", "source_size", "scripts"):
             statistics.notes[f"drift_{rule}"] = NO_REFERENCE
         return
-    _compare_tokens(statistics, reference)
-    _compare_snapshot(statistics, reference.summary)
-    _compare_sources(statistics, reference.summary)
+    before, now = reference.summary["tokenizer"], statistics.tokenizer
+    if before == now:
+        statistics.snapshot["tokenizer_changes"] = 0
+        _compare_tokens(statistics, reference)
+        _compare_lengths(statistics, reference.summary)
+    else:
+        if tokenizer_change_is_meant:
+            statistics.notes["drift_tokenizer"] = "the tokenizer's settings in pipelines.yaml are other ones"
+        else:
+            statistics.snapshot["tokenizer_changes"] = 1
+            statistics.notes["drift_tokenizer"] = f"it was {before}, and is {now}"
+        for rule in ("token_distribution", "frequency_bands", "document_lengths", "bytes_per_token", "source_size"):
+            statistics.notes[f"drift_{rule}"] = OTHER_UNIT
+    _compare_scripts(statistics, reference.summary)
+    _compare_sources(statistics, reference.summary, same_unit=before == now)
 
 
 def _compare_tokens(statistics: Statistics, reference: ReferenceStatistics) -> None:
     row, notes = statistics.snapshot, statistics.notes
-    before, now = reference.summary["tokenizer"], statistics.tokenizer
-    row["tokenizer_changes"] = int(before != now)
-    if before != now:
-        notes["drift_tokenizer"] = f"it was {before}, and is {now}"
-        for rule in ("drift_token_distribution", "drift_frequency_bands"):
-            notes[rule] = "the tokenizer is another one, so its ids cannot be compared"
-        return
     size = max(len(reference.token_counts_V), len(statistics.train_counts_V))
     old, new = (np.pad(c, (0, size - len(c))) for c in (reference.token_counts_V, statistics.train_counts_V))
     if not old.sum() or not new.sum():
@@ -58,7 +71,7 @@ def _compare_tokens(statistics: Statistics, reference: ReferenceStatistics) -> N
     statistics.reference_band_shares = expected
 
 
-def _compare_snapshot(statistics: Statistics, before: Mapping[str, Any]) -> None:
+def _compare_lengths(statistics: Statistics, before: Mapping[str, Any]) -> None:
     row, notes = statistics.snapshot, statistics.notes
     quartiles = {f"p{round(100 * q)}": float(row[f"tokens_per_document_p{round(100 * q)}"]) for q in LENGTH_QUANTILES}
     row["length_ratio"], name = largest_ratio(before["token_quartiles"], quartiles)
@@ -71,13 +84,17 @@ def _compare_snapshot(statistics: Statistics, before: Mapping[str, Any]) -> None
     old, new = before["bytes_per_token"], row["bytes_per_token"]
     row["bytes_per_token_change_pct"] = 100.0 * abs(new / old - 1.0)
     notes["drift_bytes_per_token"] = f"from {number(old)} to {number(new)}"
+
+
+def _compare_scripts(statistics: Statistics, before: Mapping[str, Any]) -> None:
     shares = statistics.scripts_pct()
-    row["script_change_points"], script = largest_share_change(before["scripts_pct"], shares)
+    change, script = largest_share_change(before["scripts_pct"], shares)
+    statistics.snapshot["script_change_points"] = change
     moved = _moved(script, before["scripts_pct"].get(script, 0.0), shares.get(script, 0.0))
-    notes["drift_scripts"] = f"{moved} of the documents"
+    statistics.notes["drift_scripts"] = f"{moved} of the documents"
 
 
-def _compare_sources(statistics: Statistics, before: Mapping[str, Any]) -> None:
+def _compare_sources(statistics: Statistics, before: Mapping[str, Any], *, same_unit: bool) -> None:
     old = {source["source"]: source for source in before["sources"]}
     moves = []
     for source in statistics.sources:
@@ -85,7 +102,7 @@ def _compare_sources(statistics: Statistics, before: Mapping[str, Any]) -> None:
         share = float(earlier["token_share_pct"]) if earlier else 0.0
         source["reference_token_share_pct"] = share
         source["token_share_change_points"] = abs(source["token_share_pct"] - share)
-        if earlier and earlier["tokens"]:
+        if same_unit and earlier and earlier["tokens"]:
             source["size_pct_of_reference"] = 100.0 * source["tokens"] / earlier["tokens"]
         moves.append((source["token_share_change_points"], source["source"], share, source["token_share_pct"]))
     gone = sorted(set(old) - {source["source"] for source in statistics.sources})

@@ -30,6 +30,8 @@ class LastGood:
     """Its validation's folder, relative to the workspace."""
     reference: str | None
     """The validation's folder that it was compared with; none for a pipeline's first."""
+    tokenizer_settings: str | None = None
+    """Fingerprint of the settings that the pipeline's tokenizer was pinned for."""
 
 
 def read_last_good(workspace: Workspace, pipeline: str) -> LastGood | None:
@@ -38,12 +40,24 @@ def read_last_good(workspace: Workspace, pipeline: str) -> LastGood | None:
     if not path.exists():
         return None
     raw = read_json(path)
-    last = LastGood(raw["snapshot"], raw["validation"], raw["reference"])
+    last = LastGood(**raw)
     return last if (workspace.root / last.validation / VERDICT_NAME).exists() else None
 
 
 def write_last_good(workspace: Workspace, pipeline: str, last: LastGood) -> None:
     write_json(workspace.pipeline(pipeline) / LAST_GOOD_NAME, dict(last.__dict__))
+
+
+def tokenizer_settings(workspace: Workspace, pipeline: str) -> str | None:
+    """Fingerprint of the settings for which the pipeline's tokenizer is pinned (`tokenmill.tokens.pinning`)."""
+    path = workspace.pipeline(pipeline) / "tokenizer.json"
+    return str(read_json(path)["settings"]) if path.exists() else None
+
+
+def tokenizer_change_is_meant(workspace: Workspace, pipeline: str) -> bool:
+    """Whether pipelines.yaml asks for another tokenizer than it did when the last good snapshot passed."""
+    last = read_last_good(workspace, pipeline)
+    return last is not None and last.tokenizer_settings not in {None, tokenizer_settings(workspace, pipeline)}
 
 
 def choose_reference(workspace: Workspace, pipeline: str, snapshot: str, wanted: str) -> str | None:

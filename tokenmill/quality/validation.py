@@ -27,7 +27,7 @@ from tokenmill.quality.contamination import EvalOverlap
 from tokenmill.quality.offenders import OffenderFinder
 from tokenmill.quality.page import render
 from tokenmill.quality.reading import SnapshotReader
-from tokenmill.quality.reference import ReferenceStatistics, choose_reference
+from tokenmill.quality.reference import ReferenceStatistics, choose_reference, tokenizer_change_is_meant
 from tokenmill.quality.rules import built_in_rules
 from tokenmill.quality.settings import ChecksSettings
 from tokenmill.quality.statistics import Statistics, collect_statistics
@@ -63,7 +63,8 @@ def validate_snapshot(
     """The validation of `snapshot` under these rules and the reference that they name; made if it is not there."""
     manifest = read_manifest(workspace.snapshot(snapshot))
     reference = choose_reference(workspace, pipeline, snapshot, checks.drift.reference)
-    rules = rules_hash(checks, reference)
+    meant = tokenizer_change_is_meant(workspace, pipeline)
+    rules = rules_hash(checks, reference, meant)
     folder = workspace.validation(snapshot, rules)
     # A refusal is looked at again: somebody may have mended a file, and the snapshot's id stays the same.
     found = (folder / VERDICT_NAME).exists() and read_verdict(folder).verdict != "fail"
@@ -72,18 +73,21 @@ def validate_snapshot(
         warm_up = threading.Thread(target=import_module, args=("tokenmill.quality.expectations",), daemon=True)
         warm_up.start()
         with publish_folder(folder) as beside:
-            _Work(workspace, snapshot, manifest, checks, rules, reference, beside, progress).run(warm_up)
+            _Work(workspace, snapshot, manifest, checks, rules, reference, meant, beside, progress).run(warm_up)
             shutil.rmtree(folder, ignore_errors=True)
     return Validation(
         read_verdict(folder), read_json(folder / "summary.json"), workspace.relative(folder), reference, found
     )
 
 
-def rules_hash(checks: ChecksSettings, reference: str | None) -> str:
+def rules_hash(checks: ChecksSettings, reference: str | None, tokenizer_change_is_meant: bool) -> str:
     """What makes another validation of the same snapshot. What follows from a verdict (`on_fail`) does not."""
     values = checks.model_dump(mode="json", exclude={"on_fail", "suite"})
     own = suite_hash(Path(checks.suite)) if checks.suite else None
-    return fingerprint({"checks": values, "suite": own, "reference": reference, "format": FORMAT_VERSION})
+    meant = reference is not None and tokenizer_change_is_meant
+    return fingerprint(
+        {"checks": values, "suite": own, "reference": reference, "meant": meant, "format": FORMAT_VERSION}
+    )
 
 
 class _Work:
@@ -95,11 +99,13 @@ class _Work:
         checks: ChecksSettings,
         rules: str,
         reference: str | None,
+        tokenizer_change_is_meant: bool,
         folder: Path,
         progress: Progress,
     ) -> None:
         self._workspace, self._snapshot, self._manifest, self._checks = workspace, snapshot, manifest, checks
         self._rules_hash, self._folder, self._progress = rules, folder, progress
+        self._tokenizer_change_is_meant = tokenizer_change_is_meant
         self._tables = folder / "statistics"
         self._reader = SnapshotReader(workspace.root / "shards", workspace.snapshot(snapshot), manifest)
         self._tokenizer: Tokenizer = load_tokenizer(workspace.tokenizer(manifest.tokenizer))
@@ -117,7 +123,7 @@ class _Work:
             lambda done, total: self._progress("statistics", done, total),
         )
         add_totals(statistics, self._reader, self._tokenizer, overlap, round_trip)
-        compare(statistics, self._reference)
+        compare(statistics, self._reference, tokenizer_change_is_meant=self._tokenizer_change_is_meant)
         warm_up.join()
         self._judge(statistics, overlap, unfinished, {"round_trip": round_trip.failures})
 

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from tokenmill.corpus.settings import CorpusSettings
-from tokenmill.quality.reference import LastGood, write_last_good
+from tokenmill.quality.reference import LastGood, tokenizer_settings, write_last_good
 from tokenmill.quality.settings import ChecksSettings
 from tokenmill.quality.validation import Validation, validate_snapshot
 from tokenmill.quality.verdict import Finding
@@ -114,7 +114,8 @@ class Nights:
         checks = ChecksSettings.model_validate(self.checks)
         found = validate_snapshot(self.workspace, PIPELINE, snapshot, checks, lambda label, done, total: None)
         if found.verdict.verdict != "fail":
-            write_last_good(self.workspace, PIPELINE, LastGood(snapshot, found.folder, found.reference))
+            settings = tokenizer_settings(self.workspace, PIPELINE)
+            write_last_good(self.workspace, PIPELINE, LastGood(snapshot, found.folder, found.reference, settings))
         return found
 
     def night(self, sources: Mapping[str, Sequence[str | bytes]]) -> Validation:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
+import shutil
 import string
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -25,6 +26,7 @@ from tests.unit.quality.nights import (
 )
 from tokenmill.quality.reference import read_last_good
 from tokenmill.tokens.manifest import read_manifest
+from tokenmill.workspace import read_json, write_json
 
 Corpus = dict[str, Sequence[Any]]
 WEB, NOTES = HONEST["web"], HONEST["notes"]
@@ -292,14 +294,30 @@ def test_ids_outside_the_vocabulary(nights: Nights) -> None:
 
 
 def test_a_tokenizer_swapped_for_another(nights: Nights) -> None:
+    """The pin names another tokenizer than it did, while the settings that it was made for are the same."""
     before = read_manifest(nights.workspace.snapshot(good_snapshot(nights))).tokenizer
-    nights.tokenizer = {"vocab_size": 600}
+    other = nights.copy_to(nights.folder.with_name("other"))
+    other.tokenizer = {"vocab_size": 600}
+    after = read_manifest(other.workspace.snapshot(other.prepare(HONEST))).tokenizer
+    shutil.copytree(other.workspace.tokenizer(after), nights.workspace.tokenizer(after))
+    pin = nights.workspace.pipeline("test") / "tokenizer.json"
+    write_json(pin, read_json(pin) | {"tokenizer": after})
     found = nights.night(HONEST)
-    assert found.verdict.verdict == "fail"
-    assert f"The tokenizer was swapped: it was {before}" in violated(found)["drift_tokenizer"]
+    assert list(violated(found)) == ["drift_tokenizer"]
+    assert f"The tokenizer was swapped: it was {before}, and is {after}" in violated(found)["drift_tokenizer"]
     assert finding(found, "drift_token_distribution").outcome == "not_measured"
     nights.checks = {"drift": {"reference": "none"}}
     assert nights.night(HONEST).verdict.verdict == "pass"
+
+
+def test_another_tokenizer_that_pipelines_yaml_asks_for(nights: Nights) -> None:
+    nights.tokenizer = {"vocab_size": 600}
+    found = nights.night(HONEST)
+    assert found.verdict.verdict == "pass"
+    unmeasured = finding(found, "drift_tokenizer")
+    assert unmeasured.outcome == "not_measured"
+    assert "settings in pipelines.yaml are other ones" in unmeasured.sentence
+    assert finding(found, "drift_source_mix").outcome == "pass"
 
 
 def test_shards_of_another_tokenizer_than_the_manifest_names(nights: Nights) -> None:
