@@ -8,15 +8,19 @@ from typing import TYPE_CHECKING
 from tokenmill import runs
 from tokenmill.protocol import StageName, StageResult
 from tokenmill.quality.verdict import require_passing
+from tokenmill.stages.forecast import budget_watch
 from tokenmill.stages.harness import StageContext, main
+from tokenmill.tokens.manifest import SplitCounts
 from tokenmill.tokens.order import row_numbers
 from tokenmill.tokens.snapshot import open_snapshot
 from tokenmill.tokens.tokenizer import load_tokenizer
 from tokenmill.training import hardware
 from tokenmill.training.lease import run_lease
+from tokenmill.training.schedule import total_steps
 from tokenmill.workspace import read_json, write_json
 
 if TYPE_CHECKING:
+    from tokenmill.training.loop import Hook
     from tokenmill.training.session import Session
 
 RESULT = "result.json"
@@ -87,8 +91,23 @@ def _session(context: StageContext, run_id: str, snapshot_id: str, attempt: int)
         stop=context.stop,
         write_ledger=context.ledger.write,
         show=lambda done, total, detail: context.progress("train", done, total, "steps", detail),
+        more_hooks=_budget_hooks(context, run_id, manifest.train),
         log=context.log,
     )
+
+
+def _budget_hooks(context: StageContext, run_id: str, train: SplitCounts) -> list[Hook]:
+    """The stop before `cost.budget_usd` is passed, where there is a budget."""
+    watch = budget_watch(context.workspace, context.pipeline, context.spec.ledger, context.spec.invocation_id, run_id)
+    if watch is None:
+        return []
+    from tokenmill.stages.budget_hook import BudgetHook
+
+    settings = context.pipeline.training
+    batch = settings.global_batch_size
+    steps = total_steps(settings.length, rows=train.rows, tokens=train.tokens, global_batch_size=batch)
+    tokens_in_all = steps * batch * context.pipeline.tokens.sequence_length
+    return [BudgetHook(watch, tokens_in_all, context.log.warning, context.ledger.write)]
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ import logging
 import math
 import resource
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -77,6 +77,8 @@ class Session:
     stop: StopSignal
     write_ledger: Callable[..., None]
     show: Callable[[int, int, str], None] = lambda done, total, detail: None
+    more_hooks: Sequence[Hook] = ()
+    """Of the stage's, after the session's own."""
     log: logging.Logger = logging.getLogger(__name__)  # noqa: RUF009 - loggers are shared on purpose
     _stalls: list[float] = field(default_factory=list)
 
@@ -207,7 +209,7 @@ class Session:
             used.append(hooks.ProfileHook(settings.profile_steps, self._start_profile, self._finish_profile))
         if settings.evaluation.every_steps is not None and self.evaluator is not None:
             used.append(hooks.EvaluationHook(settings.evaluation.every_steps, self._evaluate))
-        used += [hooks.CheckpointHook(self._checkpoint_interval, self._save), self._stop_conditions]
+        used += [hooks.CheckpointHook(self._checkpoint_interval, self._save), self._stop_conditions, *self.more_hooks]
         loop = Loop(
             updater=self.updater,
             reader=reader,
