@@ -30,6 +30,7 @@ SetOption = Annotated[
     ),
 ]
 DebugOption = Annotated[bool, typer.Option("--debug", help="Show tracebacks.")]
+WIDE = 240
 PIPELINES_FILE = Path("pipelines.yaml")
 
 
@@ -53,7 +54,7 @@ def run(
 
     settings = list(overrides or [])
     loaded = read_pipeline_file(file).load(pipeline, settings)
-    console = Console()
+    console = _console()
     with open_night(pipeline, loaded, settings, fresh=fresh) as night:
         with Terminal(console) as terminal:
             night.listeners.append(terminal)
@@ -99,7 +100,7 @@ def show(
     """Print a run's report."""
     from flows.listing import show_report
 
-    show_report(Console(), read_pipeline_file(file), run)
+    show_report(_console(), read_pipeline_file(file), run)
 
 
 @app.command()
@@ -114,7 +115,7 @@ def costs(
     """Compare what nights, pipelines and configurations cost."""
     from flows.listing import list_costs
 
-    list_costs(Console(), read_pipeline_file(file), pipeline, since)
+    list_costs(_console(), read_pipeline_file(file), pipeline, since)
 
 
 @app.command(name="ls")
@@ -122,7 +123,12 @@ def list_all(file: FileOption = PIPELINES_FILE, debug: DebugOption = False) -> N
     """List pipelines, snapshots, runs and models."""
     from flows.listing import list_everything
 
-    list_everything(Console(), read_pipeline_file(file))
+    list_everything(_console(), read_pipeline_file(file))
+
+
+def _console() -> Console:
+    """Wide where there is no terminal: lines in a log are not cut at an eightieth column."""
+    return Console() if sys.stdout.isatty() else Console(width=WIDE)
 
 
 def main() -> None:

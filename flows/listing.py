@@ -7,7 +7,7 @@ from datetime import datetime
 from pathlib import Path
 
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 from flows.places import find_run, loadable, workspaces
 from tokenmill.cost import baseline, compare
@@ -71,7 +71,14 @@ def list_costs(console: Console, file: PipelineFile, pipeline: str | None, since
 
 
 def _snapshots(workspace: Workspace) -> Table:
-    table = Table("snapshot", "documents", "tokens to train on", "held out", title="Snapshots", title_justify="left")
+    table = Table(
+        Column("snapshot", no_wrap=True),
+        "documents",
+        "tokens to train on",
+        "held out",
+        title="Snapshots",
+        title_justify="left",
+    )
     for path in sorted((workspace.root / "snapshots").glob("*/manifest.json"), key=lambda path: path.stat().st_mtime):
         manifest = read_json(path)
         table.add_row(
@@ -84,7 +91,17 @@ def _snapshots(workspace: Workspace) -> Table:
 
 
 def _runs(workspace: Workspace) -> Table:
-    table = Table("run", "pipeline", "begun", "status", "step", "attempts", "last", title="Runs", title_justify="left")
+    table = Table(
+        Column("run", no_wrap=True),
+        "pipeline",
+        "begun",
+        "status",
+        "step",
+        "attempts",
+        "last",
+        title="Runs",
+        title_justify="left",
+    )
     last = {item.run_id: item.message for item in list_invocations(workspace)}
     for run in list_runs(workspace):
         begun = datetime.fromtimestamp(run.created).strftime("%Y-%m-%d %H:%M")

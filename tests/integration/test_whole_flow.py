@@ -21,13 +21,13 @@ from tokenmill.cost.ledger import read_records
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
 
-STEPS = 300
+STEPS = 3000
 TRAINING = {
     "length": {"steps": STEPS},
     "global_batch_size": 4,
     "profile_steps": 0,
     "precision": "float32",
-    "checkpoint": {"every_seconds": 0.5},
+    "checkpoint": {"every_seconds": 0.2},
     "log_every_seconds": 0.5,
     "sample_prompts": ["the cat"],
     "sample_tokens": 5,
