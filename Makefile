@@ -7,7 +7,7 @@ STAMP := $(VENV)/.installed
 UV_COMPILE := uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
 	--no-annotate --custom-compile-command "make lock"
 
-.PHONY: help demo test lint types lock schema clean setup judges golden focus bench-quality
+.PHONY: help demo test lint types lock schema clean setup judges golden focus bench-quality bench-tokens
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## */  make \1\t/' | expand -t 20
@@ -62,6 +62,9 @@ $(FOCUS)/.installed: requirements/focus.txt scripts/find-python
 
 bench-quality: $(STAMP) ## seconds and memory of a validation of a million documents (minutes; needs 4 GB of disk)
 	@$(BIN)/python benchmarks/quality.py
+
+bench-tokens: $(STAMP) ## the token cache beside its peers (needs apt, npm and about 20 minutes)
+	@$(BIN)/python -m benchmarks.tokens.bench .bench/tokens
 
 lock: ## resolve requirements/*.txt anew (needs uv)
 	@$(UV_COMPILE) --extra cpu --extra orchestrate --extra dev pyproject.toml -o requirements/main.txt

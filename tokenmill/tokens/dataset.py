@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
 from tokenmill.tokens.order import row_numbers
 from tokenmill.tokens.snapshot import Snapshot
 
+_KINDS = {"tokens": tf.int32, "segment_ids": tf.int32, "positions": tf.int32, "loss_weights": tf.float32}
 _BLOCK_ROWS = 1024
 """Rows fetched in one call of Python: crossing into Python once a batch would cost more than the rows themselves."""
 
@@ -21,26 +21,27 @@ def train_batches(snapshot: Snapshot, seed: int, global_batch_size: int, cursor:
     Elements: a dict of tokens, segment_ids, positions (int32[B, S]) and loss_weights (float32[B, S]).
     """
     batches = max(1, _BLOCK_ROWS // global_batch_size)
-    sequence_length = snapshot.manifest.sequence_length
     rows = snapshot.manifest.train.rows
     layout = snapshot.layout
-    names = ("tokens", "segment_ids", "positions", "loss_weights")
+    shape = (batches, global_batch_size, layout.record_bytes)
 
-    def blocks() -> Iterator[tuple[Any, ...]]:
+    def blocks() -> Iterator[Any]:
         at = cursor
         while True:
             count = batches * global_batch_size
-            records = snapshot.records("train", row_numbers(rows, seed, at, count))
-            shape = (batches, global_batch_size, sequence_length)
-            yield tuple(np.ascontiguousarray(layout.view(records, name)).reshape(shape) for name in names)
+            yield snapshot.records("train", row_numbers(rows, seed, at, count)).reshape(shape)
             at += count
 
-    def widen(*columns: Any) -> dict[str, Any]:
-        kinds = (tf.int32, tf.int32, tf.int32, tf.float32)
-        return {name: tf.cast(column, kind) for name, column, kind in zip(names, columns, kinds, strict=True)}
+    def decode(records: Any) -> dict[str, Any]:
+        features = {}
+        for name, kind in _KINDS.items():
+            stored = layout.dtypes[name]
+            raw = records[:, layout.feature_slice(name)]
+            if stored.itemsize > 1:
+                raw = tf.reshape(raw, (global_batch_size, layout.sequence_length, stored.itemsize))
+            features[name] = tf.cast(tf.bitcast(raw, tf.as_dtype(stored)), kind)
+        return features
 
-    signature = tuple(
-        tf.TensorSpec((batches, global_batch_size, sequence_length), tf.as_dtype(layout.dtypes[name])) for name in names
-    )
-    dataset = tf.data.Dataset.from_generator(blocks, output_signature=signature).prefetch(1)
-    return dataset.unbatch().map(widen, num_parallel_calls=2, deterministic=True).prefetch(2)
+    # One array of bytes crosses from Python to TensorFlow; cutting it up is left to threads of tf.data.
+    dataset = tf.data.Dataset.from_generator(blocks, output_signature=tf.TensorSpec(shape, tf.uint8)).prefetch(1)
+    return dataset.unbatch().map(decode, num_parallel_calls=2, deterministic=True).prefetch(2)
