@@ -1,4 +1,4 @@
-"""`tokenmill run | stop | plan | show | costs | ls`. Only `run` imports Prefect, as late as can be."""
+"""The command line `tokenmill`. Only `run` imports Prefect, as late as can be."""
 
 from __future__ import annotations
 
@@ -124,6 +124,50 @@ def list_all(file: FileOption = PIPELINES_FILE, debug: DebugOption = False) -> N
     from flows.listing import list_everything
 
     list_everything(_console(), read_pipeline_file(file))
+
+
+@app.command()
+def inspect(
+    snapshot: Annotated[str, typer.Argument(help="A snapshot, by its id or the beginning of it, or a pipeline.")],
+    out: Annotated[Path | None, typer.Option("--out", help="Where to write the page.")] = None,
+    show: Annotated[bool, typer.Option("--open", help="Open the page in a browser.")] = False,
+    deep: Annotated[bool, typer.Option("--deep", help="Check every byte and row instead of writing a page.")] = False,
+    file: FileOption = PIPELINES_FILE,
+    debug: DebugOption = False,
+) -> None:
+    """Write one HTML page about a snapshot: lengths, tokens, padding, duplicates, refusals, packed rows."""
+    from flows.tidying import inspect_snapshot, verify_snapshot
+
+    if deep:
+        verify_snapshot(_console(), read_pipeline_file(file), snapshot)
+    else:
+        inspect_snapshot(_console(), read_pipeline_file(file), snapshot, out, show=show)
+
+
+@app.command()
+def gc(
+    keep_days: Annotated[float, typer.Option("--keep-days", min=0, help="Nights younger than this are kept.")] = 30,
+    yes: Annotated[bool, typer.Option("--yes", help="Remove, do not only list.")] = False,
+    file: FileOption = PIPELINES_FILE,
+    debug: DebugOption = False,
+) -> None:
+    """List the runs, snapshots and shards that nothing refers to any more; with --yes remove them."""
+    from flows.tidying import collect_garbage
+
+    collect_garbage(_console(), read_pipeline_file(file), keep_days=keep_days, yes=yes)
+
+
+@app.command()
+def forget(
+    ids: Annotated[list[str], typer.Argument(help="Documents, by their id or their content digest.", metavar="ID...")],
+    yes: Annotated[bool, typer.Option("--yes", help="Purge and rebuild, do not only say who saw them.")] = False,
+    file: FileOption = PIPELINES_FILE,
+    debug: DebugOption = False,
+) -> None:
+    """Say which snapshots and models saw documents; with --yes purge them and rebuild the shards without them."""
+    from flows.tidying import forget_documents
+
+    forget_documents(_console(), read_pipeline_file(file), ids, yes=yes)
 
 
 def _console() -> Console:

@@ -23,10 +23,10 @@ from tokenmill.corpus.spool import FileOutcome
 from tokenmill.tokens.forgotten import Forgotten
 from tokenmill.tokens.groups import GroupCutter, GroupPart, held_out
 from tokenmill.tokens.manifest import Shard, SourceCounts
-from tokenmill.tokens.scratch import Scratch
+from tokenmill.tokens.scratch import SHARD_MARKER, Scratch
 from tokenmill.tokens.seen import SeenDigests
 from tokenmill.tokens.settings import TokensSettings
-from tokenmill.tokens.shards import MARKER, Group, ShardOptions, SpoolPart, build_shard, publish_shard
+from tokenmill.tokens.shards import Group, ShardOptions, SpoolPart, build_shard, publish_shard
 from tokenmill.tokens.tables import TableWriter
 from tokenmill.tokens.units import Unit, UnitIndex, UnitReader
 from tokenmill.tokens.workers import Workers
@@ -227,12 +227,11 @@ class Builder:
         self._groups += 1
         self.tallies[-1].shards += 1
         key = group.key(self._options)
-        self._scratch.mark_in_use(key)
         final = self._workspace.shard(key)
-        if (final / MARKER).exists():
+        if self._scratch.claim(final):
             self.reused += 1
             done: Future[dict[str, Any]] = Future()
-            done.set_result(orjson.loads((final / MARKER).read_bytes()))
+            done.set_result(orjson.loads((final / SHARD_MARKER).read_bytes()))
             self._pending.append(_Pending(parts[0].unit, done))
         else:
             self.built += 1

@@ -16,16 +16,41 @@ from pathlib import Path
 
 _LOCK = "lock"
 _IN_USE = "in_use"
+_GATE = "collect.lock"
+SHARD_MARKER = "shard.json"
 
 
 class Scratch:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
-    def mark_in_use(self, shard_key: str) -> None:
-        """Garbage collection leaves this shard alone while this prepare lives. Mark first, then look for it."""
-        with (self.folder / _IN_USE).open("a") as sink:
-            sink.write(shard_key + "\n")
+    def claim(self, shard: Path) -> bool:
+        """Mark a shard as in use while this prepare lives; True if it is there, marker and all.
+
+        Marking and looking are one step to garbage collection, which looks for marks and removes in one step too.
+        """
+        with _flocked(self.folder.parent / _GATE, fcntl.LOCK_SH):
+            with (self.folder / _IN_USE).open("a") as sink:
+                sink.write(shard.name + "\n")
+            return (shard / SHARD_MARKER).exists()
+
+
+@contextmanager
+def collecting(parent: Path) -> Iterator[None]:
+    """No prepare marks a shard in this block."""
+    parent.mkdir(parents=True, exist_ok=True)
+    with _flocked(parent / _GATE, fcntl.LOCK_EX):
+        yield
+
+
+@contextmanager
+def _flocked(path: Path, kind: int) -> Iterator[None]:
+    handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        fcntl.flock(handle, kind)
+        yield
+    finally:
+        os.close(handle)
 
 
 @contextmanager

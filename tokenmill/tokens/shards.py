@@ -20,9 +20,9 @@ from tokenmill.canonical import canonical_json
 from tokenmill.tokens.encode import Encoder
 from tokenmill.tokens.pack import PackingMode, pack
 from tokenmill.tokens.records import RecordLayout, packed_records
+from tokenmill.tokens.scratch import SHARD_MARKER
 from tokenmill.tokens.tokenizer import load_tokenizer
 
-MARKER = "shard.json"
 SPLITS = ("train", "eval")
 
 
@@ -160,5 +160,5 @@ def publish_shard(final: Path, group: Group, built: BuiltShard) -> dict[str, Any
         for split in SPLITS:
             Path(built.folder, f"{split}.tfrecord").rename(folder / f"{split}.tfrecord")
         pq.write_table(table, folder / "documents.parquet", compression="zstd", use_dictionary=False)
-        (folder / MARKER).write_bytes(canonical_json(shard) + b"\n")
+        (folder / SHARD_MARKER).write_bytes(canonical_json(shard) + b"\n")
     return shard

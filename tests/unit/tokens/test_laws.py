@@ -254,10 +254,10 @@ def test_two_builds_at_once_end_with_one_valid_cache(mill: Mill, tmp_path: Path)
 
 def test_a_living_scratch_folder_is_left_alone_and_a_dead_one_swept(tmp_path: Path) -> None:
     with open_scratch(tmp_path) as first:
-        first.mark_in_use("abc")
+        assert not first.claim(tmp_path / "abc")
         with open_scratch(tmp_path) as second:
             assert first.folder.is_dir()
-            second.mark_in_use("def")
+            assert not second.claim(tmp_path / "def")
             assert shards_in_use(tmp_path) == {"abc", "def"}
         assert shards_in_use(tmp_path) == {"abc"}
     dead = tmp_path / "prepare-dead"
