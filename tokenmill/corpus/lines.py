@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import codecs
 from collections.abc import Iterable, Iterator
+from itertools import islice
+from typing import Any
 
 import orjson
 
@@ -12,6 +14,7 @@ from tokenmill.corpus.refusals import Reason, WholeFileRefused
 from tokenmill.corpus.spool import Spool, identity_hash
 
 _UTF8_NAMES = {"utf-8", "utf8", "utf-8-sig"}
+_BATCH_LINES = 256
 TOO_LARGE = object()
 """Stands for a record that grew over the limit and was not kept in memory."""
 
@@ -34,29 +37,49 @@ def read_text(content: Iterable[bytes], options: ReadOptions, sink: Spool) -> No
 
 def read_json_lines(content: Iterable[bytes], options: ReadOptions, sink: Spool) -> None:
     """A record a line; blank lines are passed over but counted, so that a position is a line number."""
-    text_column, id_column, where = options.text_column, options.id_column, options.where
     # A JSON escape takes at most six bytes for one of text, and other columns need room too.
     limit = 6 * options.max_document_bytes + (1 << 20)
-    for position, line in enumerate(_pieces(to_utf8(content, options.encoding), b"\n", limit), 1):
-        if line is TOO_LARGE:
-            sink.refuse(position, Reason.TOO_LARGE, f"a line of over {limit} bytes")
-            continue
-        assert isinstance(line, bytes)
-        try:
-            record = orjson.loads(line)
-        except orjson.JSONDecodeError:
-            _refuse_line(position, line, sink)
-            continue
-        if type(record) is not dict:
-            sink.refuse(position, Reason.MISSING_TEXT, line)
-        elif where and any(record.get(name) != value for name, value in where.items()):
-            sink.filtered += 1
-        elif text_column not in record:
-            sink.refuse(position, Reason.MISSING_TEXT, line)
-        elif id_column is None:
-            sink.add(position, record[text_column])
-        else:
-            add_with_id(sink, position, record[text_column], record.get(id_column))
+    pieces = _pieces(to_utf8(content, options.encoding), b"\n", limit)
+    plain = options.id_column is None and not options.where
+    first = 1
+    while batch := list(islice(pieces, _BATCH_LINES)):
+        texts = _all_texts(batch, options.text_column) if plain else None
+        if texts is None or not sink.add_all(first, texts):
+            for position, line in enumerate(batch, first):
+                if line is TOO_LARGE:
+                    sink.refuse(position, Reason.TOO_LARGE, f"a line of over {limit} bytes")
+                else:
+                    assert isinstance(line, bytes)
+                    _read_line(position, line, options, sink)
+        first += len(batch)
+
+
+def _all_texts(lines: list[Any], text_column: str) -> list[str] | None:
+    """The texts of lines that are all as they should be, else None: then each is looked at by itself."""
+    loads = orjson.loads
+    try:
+        texts = [loads(line)[text_column] for line in lines]
+    except (orjson.JSONDecodeError, KeyError, TypeError, IndexError):
+        return None
+    return texts if set(map(type, texts)) == {str} else None
+
+
+def _read_line(position: int, line: bytes, options: ReadOptions, sink: Spool) -> None:
+    try:
+        record = orjson.loads(line)
+    except orjson.JSONDecodeError:
+        _refuse_line(position, line, sink)
+        return
+    if type(record) is not dict:
+        sink.refuse(position, Reason.MISSING_TEXT, line)
+    elif any(record.get(name) != value for name, value in options.where.items()):
+        sink.filtered += 1
+    elif options.text_column not in record:
+        sink.refuse(position, Reason.MISSING_TEXT, line)
+    elif options.id_column is None:
+        sink.add(position, record[options.text_column])
+    else:
+        add_with_id(sink, position, record[options.text_column], record.get(options.id_column))
 
 
 def add_with_id(sink: Spool, position: int, text: object, identity: object) -> None:

@@ -113,6 +113,30 @@ class Spool:
             if self._pending_bytes > _FLUSH_BYTES:
                 self._flush()
 
+    def add_all(self, first: int, texts: list[str]) -> bool:
+        """Take the records at `first`, `first + 1`, ... if all of them are documents; else take none, and say so.
+
+        What most corpora are made of, at half of the time that `add` takes.
+        """
+        try:
+            raw = [text.encode() for text in texts]
+        except UnicodeEncodeError:
+            return False
+        joined = b"\0".join(raw)
+        largest = max(map(len, raw), default=0)
+        if joined.count(b"\0") >= max(len(raw), 1) or largest > self._max_document_bytes:
+            return False
+        if any([not text or text.isspace() for text in texts]):  # noqa: C419 - a list is faster than a generator here
+            return False
+        digest = hashlib.blake2b
+        self._texts += raw
+        self._digests += [digest(text, digest_size=16).digest() for text in raw]
+        self._numbers += [(0, position, len(text)) for position, text in enumerate(texts, first)]
+        self._pending_bytes += len(joined)
+        if self._pending_bytes > _FLUSH_BYTES:
+            self._flush()
+        return True
+
     def refuse(self, position: int, reason: Reason, detail: str | bytes) -> None:
         self.refused.append(Refusal(position, reason, excerpt(detail)))
 

@@ -16,7 +16,7 @@ from tokenmill.tokens.tokenizer import Tokenizer
 _BLOCK_BYTES = 2 << 20
 """Text encoded in one call: its padded matrix takes four times that."""
 SAMPLE_DOCUMENTS = 24
-_SAMPLE_BYTES = 1 << 16
+_SAMPLE_BYTES = 1 << 13
 
 
 @dataclass(frozen=True)
@@ -110,6 +110,8 @@ def choose_sample(texts: list[bytes], characters: npt.NDArray[np.integer], speci
     density = np.where(bytes_D <= _SAMPLE_BYTES, bytes_D / np.maximum(characters, 1), 0.0)
     rare = np.argpartition(-density, SAMPLE_DOCUMENTS // 2)[: SAMPLE_DOCUMENTS // 2].tolist()
     needles = [text.encode() for text in special_texts if len(text) > 2]
-    special = [d for d, text in enumerate(texts) if any(needle in text for needle in needles)][: SAMPLE_DOCUMENTS // 4]
+    whole = b"\0".join(texts) if needles else b""
+    needles = [needle for needle in needles if needle in whole]  # seldom any: then no document need be looked at
+    special = [d for d, text in enumerate(texts) if needles and any(needle in text for needle in needles)]
     even = np.linspace(0, count - 1, SAMPLE_DOCUMENTS // 2).astype(int).tolist()
-    return list(dict.fromkeys([*special, *rare, *even]))[:SAMPLE_DOCUMENTS]
+    return list(dict.fromkeys([*special[: SAMPLE_DOCUMENTS // 4], *rare, *even]))[:SAMPLE_DOCUMENTS]

@@ -59,7 +59,7 @@ def facts(snapshot: Snapshot) -> dict[str, Any]:
         "unused": int((counts == 0).sum()),
         "unknown_share": None if unknown is None else int(counts[unknown]) / total,
         "top": [
-            (token, _show(tokenizer.decode([token])), int(counts[token]), int(counts[token]) / total)
+            (token, _show(tokenizer.decode([token]).replace(" ", "␣")), int(counts[token]), int(counts[token]) / total)
             for token in np.argsort(-counts, kind="stable")[:_TOP_TOKENS].tolist()
             if counts[token]
         ],
@@ -159,5 +159,5 @@ def _sources(snapshot: Snapshot, documents: dict[str, npt.NDArray[np.int64]]) ->
 
 def _show(text: str) -> str:
     """`text` with what cannot be seen made visible, cut to a glance."""
-    shown = text.replace("\n", "⏎").replace("\t", "⇥").replace(" ", "␣" if not text.strip() else " ")
+    shown = text.replace("\n", "⏎").replace("\t", "⇥")
     return shown[:_PIECE_CHARACTERS] + ("…" if len(shown) > _PIECE_CHARACTERS else "")

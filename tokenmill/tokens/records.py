@@ -121,7 +121,8 @@ def packed_records(
     positions: list[npt.NDArray[np.integer]] = []
     columns = (packing.document_P, packing.start_P, packing.length_P, room_P)
     for document, start, length, room in zip(*(column.tolist() for column in columns), strict=True):
-        tokens.append(documents[document][start : start + length])
+        whole = documents[document]
+        tokens.append(whole if length == len(whole) else whole[start : start + length])
         positions.append(counting[:length])
         if room:
             tokens.append(zeros[:room])

@@ -225,9 +225,15 @@ def test_files_share_a_spool_and_one_bad_file_leaves_no_trace(tmp_path: Path) ->
     assert len(index) == 2
 
 
-@given(st.lists(st.one_of(st.text(max_size=20), st.none(), st.integers()), max_size=12))
+@given(st.integers(1, 5), st.lists(st.one_of(st.text(max_size=20), st.none(), st.integers()), max_size=12))
 @settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_every_record_is_a_document_or_a_refusal(tmp_path: Path, texts: list[Any]) -> None:
+def test_every_record_is_a_document_or_a_refusal(tmp_path: Path, batch: int, texts: list[Any]) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(lines, "_BATCH_LINES", batch)
+        check_every_record(tmp_path, texts)
+
+
+def check_every_record(tmp_path: Path, texts: list[Any]) -> None:
     read = Read(tmp_path, "a.jsonl", b"".join(json.dumps({"text": text}).encode() + b"\n" for text in texts))
     assert len(read.texts) + len(read.refused) == len(texts)
     positions = [*read.index["position"].tolist(), *(position for position, _ in read.refused)]

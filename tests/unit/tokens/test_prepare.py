@@ -138,5 +138,5 @@ def test_a_corpus_without_documents_is_refused(mill: Mill) -> None:
         mill.prepare()
     mill.source = {"include": ["*.jsonl"]}
     mill.write({"a.jsonl": ""})
-    with pytest.raises(UserError, match="no train-side document"):
+    with pytest.raises(UserError, match="give no document"):
         mill.prepare()
