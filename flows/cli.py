@@ -1,4 +1,4 @@
-"""The command line `tokenmill`. Only `run` imports Prefect, as late as can be."""
+"""The command line `tokenmill`. Prefect is imported where it is needed, and as late as can be."""
 
 from __future__ import annotations
 
@@ -101,6 +101,29 @@ def show(
     from flows.listing import show_report
 
     show_report(_console(), read_pipeline_file(file), run)
+
+
+@app.command()
+def serve(
+    port: Annotated[int, typer.Option("--port", help="Of the UI, if this brings its own server.")] = 4200,
+    file: FileOption = PIPELINES_FILE,
+    debug: DebugOption = False,
+) -> None:
+    """Run nights on schedule and on demand until stopped. Goes on with what an earlier `serve` left unfinished.
+
+    Without PREFECT_API_URL it brings a Prefect server with its UI, on loopback.
+    """
+    from flows.serving import serve_pipelines
+
+    serve_pipelines(_console(), read_pipeline_file(file), port)
+
+
+@app.command()
+def deploy(file: FileOption = PIPELINES_FILE, debug: DebugOption = False) -> None:
+    """Create or update deployments and automations on the server that PREFECT_API_URL names."""
+    from flows.serving import deploy_pipelines
+
+    deploy_pipelines(_console(), read_pipeline_file(file))
 
 
 @app.command()

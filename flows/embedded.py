@@ -51,14 +51,20 @@ _UNNEEDED_SERVICES = (
 class EmbeddedServer:
     """A server that is coming up, or is up. It ends with this object, or with this process, however that ends."""
 
-    def __init__(self, home: Path) -> None:
+    def __init__(self, home: Path, ui_port: int | None = None) -> None:
+        """With `ui_port` it is a whole server on that port, with schedules, automations and the UI."""
         home.mkdir(parents=True, exist_ok=True)
         self.home = home
         # Bound here and handed down, so that no other process can take the port in between.
-        self._socket = socket.create_server(("127.0.0.1", 0))
+        try:
+            self._socket = socket.create_server(("127.0.0.1", ui_port or 0))
+        except OSError as error:
+            raise UserError(f"port {ui_port} cannot be used ({error.strerror}); choose another with --port") from None
         self.api_url = f"http://127.0.0.1:{self._socket.getsockname()[1]}/api"
-        environment = {**os.environ, **QUIET, "PREFECT_HOME": str(home), "PREFECT_SERVER_UI_ENABLED": "false"}
-        environment |= {f"PREFECT_SERVER_SERVICES_{name}_ENABLED": "false" for name in _UNNEEDED_SERVICES}
+        environment = {**os.environ, **QUIET, "PREFECT_HOME": str(home), "PREFECT_UI_API_URL": self.api_url}
+        if ui_port is None:
+            environment["PREFECT_SERVER_UI_ENABLED"] = "false"
+            environment |= {f"PREFECT_SERVER_SERVICES_{name}_ENABLED": "false" for name in _UNNEEDED_SERVICES}
         self._log = (home / "server.log").open("wb")
         self._process = subprocess.Popen(
             [sys.executable, "-m", "flows.embedded", str(self._socket.fileno())],
@@ -73,6 +79,10 @@ class EmbeddedServer:
     def client_environment(self) -> dict[str, str]:
         """Variables that point Prefect, imported later in this process, at this server."""
         return {**CLIENT, "PREFECT_API_URL": self.api_url, "PREFECT_HOME": str(self.home)}
+
+    def serving_environment(self) -> dict[str, str]:
+        """The same for a long-running process, whose logs are its only terminal."""
+        return {**QUIET, "PREFECT_API_URL": self.api_url, "PREFECT_HOME": str(self.home)}
 
     def wait_until_healthy(self, unless: Callable[[], bool] = lambda: False) -> bool:
         """False as soon as `unless` holds. Raises `UserError` if the server ends, or is not up after two minutes."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 
-from flows.embedded import QUIET, embedded_server
+from flows.embedded import CLIENT, embedded_server
 from tasks.again import until_done
 from tasks.night import Night, NightOver, finish
 from tokenmill.invocations import Outcome
@@ -22,7 +22,7 @@ def spend_night(night: Night) -> Outcome:
     """Run the flow `retrain` on an open night."""
     first = StageName.TRAIN if night.run is not None else StageName.PREPARE
     if os.environ.get("PREFECT_API_URL"):
-        os.environ.update(QUIET)
+        os.environ.update(CLIENT)
         night.start_early(first)
         _run_flow(night)
     elif not _nothing_to_do(night):

@@ -5,28 +5,39 @@ Every end of a night leaves a report, because money was spent: finished, refused
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
+from typing import Annotated, Literal
+from uuid import UUID
 
 from prefect import flow
+from prefect.client.orchestration import get_client
 from prefect.client.schemas import State, StateType
 from prefect.runtime import flow_run
+from pydantic import Field
 
+from tasks.again import place
 from tasks.night import Night, NightOver, finish, open_night
 from tasks.prepare import prepare
 from tasks.report import report
 from tasks.train import train
 from tasks.validate import validate
-from tokenmill.invocations import Outcome
-from tokenmill.pipelines import read_pipeline_file
+from tokenmill.errors import UserError
+from tokenmill.invocations import AlreadyRunningError, Outcome, running_invocation
+from tokenmill.pipelines import Pipeline, read_pipeline_file
 from tokenmill.protocol import StageName
+from tokenmill.workspace import Workspace
+
+WAIT_SECONDS = 5.0
 
 _opened: ContextVar[Night | None] = ContextVar("night opened by the command line", default=None)
 
-_STATES: dict[Outcome, tuple[StateType, str]] = {
+STATES: dict[Outcome, tuple[StateType, str]] = {
     "finished": (StateType.COMPLETED, "Completed"),
     "already_trained": (StateType.COMPLETED, "AlreadyTrained"),
     "stopped_by_condition": (StateType.COMPLETED, "StoppedByCondition"),
@@ -40,21 +51,52 @@ _STATES: dict[Outcome, tuple[StateType, str]] = {
 
 
 def _flow_run_name() -> str:
+    """The pipeline and the night, so that a list of flow runs can be read."""
     night = _opened.get()
-    pipeline = str(flow_run.parameters["pipeline"])
-    return f"{pipeline} {night.invocation.id.partition('-')[0]}" if night else pipeline
+    stamp = night.invocation.id.partition("-")[0] if night else datetime.now(UTC).strftime("%Y%m%dT%H%M%S")
+    return f"{flow_run.parameters['pipeline']} {stamp}"
 
 
 @flow(name="retrain", flow_run_name=_flow_run_name, persist_result=False)
 def retrain(
-    pipeline: str, overrides: Sequence[str] = (), fresh: bool = False, file: Path = Path("pipelines.yaml")
+    pipeline: str,
+    overrides: list[str] | None = None,
+    fresh: bool = False,
+    budget_usd: Annotated[float | None, Field(gt=0)] = None,
+    market: Literal["on_demand", "spot"] | None = None,
+    file: str = "pipelines.yaml",
 ) -> State:
-    """Retrain `pipeline` and say what each token cost."""
+    """Retrain a pipeline and say what each token cost.
+
+    Args:
+        pipeline: A pipeline of the file.
+        overrides: Keys of the pipeline to overrule, each as `dotted.key=value`.
+        fresh: Give up the unfinished run, if there is one.
+        budget_usd: Stops the run before it has cost more.
+        market: The price list to bill by, and to rent from.
+        file: The file of named pipelines, on the machine that runs the flow.
+    """
     night = _opened.get()
     if night is not None:
         return spend(night)
-    with open_night(pipeline, read_pipeline_file(file).load(pipeline, overrides), overrides, fresh=fresh) as night:
-        return spend(night)
+    changes = list(overrides or [])
+    changes += [f"cost.budget_usd={budget_usd}"] if budget_usd is not None else []
+    changes += [f"cost.market={market}"] if market is not None else []
+    try:
+        loaded = read_pipeline_file(Path(file)).load(pipeline, changes)
+        wait_for_turn(pipeline, loaded)
+        with open_night(pipeline, loaded, changes, fresh=fresh) as night:
+            return spend(night)
+    except AlreadyRunningError as error:
+        return State(type=StateType.COMPLETED, name="Skipped", message=str(error))
+    except UserError as error:
+        return State(type=StateType.FAILED, name="UserError", message=str(error))
+
+
+def wait_for_turn(name: str, pipeline: Pipeline) -> None:
+    """With `schedule.when_running: wait`, until no other start of the pipeline runs."""
+    while pipeline.schedule.when_running == "wait" and running_invocation(Workspace(Path(pipeline.workspace)), name):
+        time.sleep(WAIT_SECONDS)
 
 
 def spend(night: Night) -> State:
@@ -68,7 +110,7 @@ def spend(night: Night) -> State:
             night.attempt(StageName.REPORT)
             raise
         finish(night, outcome, message, partial(report, night))
-    state, name = _STATES[outcome]
+    state, name = STATES[outcome]
     return State(type=state, name=name, message=message)
 
 
@@ -83,11 +125,25 @@ def work(night: Night) -> tuple[Outcome, str]:
             night.open_run(verdict["snapshot"], verdict["validation"])
         result = train(night)
     except NightOver as over:
+        if over.outcome == "interrupted" and cancelled_at_server():
+            return (
+                "cancelled",
+                f"cancelled {place(night, night.invocation.stages[-1].stage)}; it does not go on by itself",
+            )
         return over.outcome, str(over)
     if result.status == "completed":
         return "finished", result.message
     assert result.status in ("stopped_by_budget", "stopped_by_condition")
     return result.status, result.message
+
+
+def cancelled_at_server() -> bool:
+    """Whether a person has cancelled this flow run: a dying `serve` sends the same signal, and no such state."""
+    if flow_run.id is None:
+        return False
+    with get_client(sync_client=True) as client:
+        state = client.read_flow_run(UUID(str(flow_run.id))).state
+    return state is not None and state.type in (StateType.CANCELLING, StateType.CANCELLED)
 
 
 @contextmanager

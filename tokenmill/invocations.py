@@ -40,6 +40,10 @@ INVOCATION_FILE = "invocation.json"
 STOP_FILE = "STOP"
 
 
+class AlreadyRunningError(UserError):
+    """Another process works on this pipeline."""
+
+
 class StageRecord(BaseModel):
     """One supervised stage process. Times are Unix seconds."""
 
@@ -98,7 +102,7 @@ def only_invocation(workspace: Workspace, invocation: Invocation) -> Iterator[No
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             holder = running_invocation(workspace, invocation.pipeline)
-            raise UserError(
+            raise AlreadyRunningError(
                 f"pipeline '{invocation.pipeline}' is running already ({holder or 'since just now'}); wait for it, "
                 f"or stop it with `tokenmill stop {invocation.pipeline}`"
             ) from None
@@ -126,6 +130,14 @@ def running_invocation(workspace: Workspace, pipeline: str) -> str | None:
         return None
     finally:
         os.close(handle)
+
+
+def left_unfinished(workspace: Workspace, pipeline: str) -> Invocation | None:
+    """The pipeline's newest invocation, if it was interrupted, or its process ended without a word."""
+    if running_invocation(workspace, pipeline) is not None:
+        return None
+    own = [item for item in list_invocations(workspace) if item.pipeline == pipeline]
+    return own[-1] if own and own[-1].outcome in ("running", "interrupted") else None
 
 
 def close_dead_invocations(workspace: Workspace, pipeline: str) -> list[Invocation]:

@@ -35,13 +35,13 @@ def environment() -> dict[str, str]:
     return {**{k: v for k, v in os.environ.items() if not k.startswith("PREFECT_")}, **own}
 
 
-def start(folder: Path, *arguments: str) -> subprocess.Popen[str]:
+def start(folder: Path, *arguments: str, output: Any = subprocess.PIPE) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-m", "flows.cli", *arguments],
         cwd=folder,
         env=environment(),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
+        stdout=output,
+        stderr=output,
         text=True,
         start_new_session=True,
     )
