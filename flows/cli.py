@@ -13,6 +13,7 @@ from rich.console import Console
 from tokenmill.errors import UserError
 from tokenmill.pipelines import read_pipeline_file
 from tokenmill.protocol import ExitCode
+from tokenmill.workspace import Workspace
 
 app = typer.Typer(
     add_completion=False,
@@ -39,6 +40,9 @@ def run(
     pipeline: Annotated[str, typer.Argument(help="A pipeline of the file.")],
     overrides: SetOption = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Give up the unfinished run, if there is one.")] = False,
+    retrain_tokenizer: Annotated[
+        bool, typer.Option("--retrain-tokenizer", help="Make the pipeline's tokenizer anew; implies --fresh.")
+    ] = False,
     file: FileOption = PIPELINES_FILE,
     debug: DebugOption = False,
 ) -> None:
@@ -55,7 +59,11 @@ def run(
     settings = list(overrides or [])
     loaded = read_pipeline_file(file).load(pipeline, settings)
     console = _console()
-    with open_night(pipeline, loaded, settings, fresh=fresh) as night:
+    if retrain_tokenizer:
+        from tokenmill.tokens.pinning import unpin
+
+        unpin(Workspace(Path(loaded.workspace)), pipeline)
+    with open_night(pipeline, loaded, settings, fresh=fresh or retrain_tokenizer) as night:
         with Terminal(console) as terminal:
             night.listeners.append(terminal)
             if night.run is not None:

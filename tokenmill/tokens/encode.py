@@ -42,7 +42,8 @@ class Encoder:
             # A Rust panic is a BaseException; whatever it is, the truth can still do the work.
             if isinstance(error, KeyboardInterrupt | SystemExit):
                 raise
-            self._note = f"gigatoken cannot load this tokenizer ({error}); encoded with tokenizers, which is slower"
+            reason = (str(error).splitlines() or [type(error).__name__])[0]
+            self._note = f"gigatoken cannot load this tokenizer ({reason}); encoded with tokenizers, which is slower"
 
     def encode(self, texts: list[bytes], characters: npt.NDArray[np.integer]) -> Encoded:
         """Encode documents of UTF-8 `texts` with known `characters`; checks a sample, falls back for all of them."""

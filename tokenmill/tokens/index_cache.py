@@ -32,7 +32,7 @@ class IndexCache:
         self._folder = folder
         self._segments: list[tuple[Path, npt.NDArray[np.void]]] = []
         self._places: dict[str, tuple[int, list[Any]]] = {}
-        self._fresh: dict[str, tuple[FileOutcome, npt.NDArray[np.void]]] = {}
+        self._fresh: dict[str, tuple[FileOutcome, Path, int]] = {}
         for path in sorted(folder.glob("[0-9a-f]*")) if folder.is_dir() else ():
             try:
                 documents = np.load(path / "documents.npy", mmap_mode="r")
@@ -53,28 +53,36 @@ class IndexCache:
         refusals = [Refusal(position, Reason(reason), text) for position, reason, text in refused]
         return FileOutcome(count, refusals, filtered), self._segments[segment][1][first : first + count]
 
-    def remember(self, key: str, outcome: FileOutcome, documents: npt.NDArray[np.void]) -> None:
+    def remember(self, key: str, outcome: FileOutcome, index: Path, first: int) -> None:
+        """The file's documents are entries `first`, ... of the array in the file `index`, which must lie there until
+        `save`: it may be larger than memory, and there may be more such files than may be open at once."""
         if not any(refusal.reason in _NOT_CACHED for refusal in outcome.refused):
-            self._fresh[key] = (outcome, documents)
+            self._fresh[key] = (outcome, index, first)
 
     def save(self, used: set[str]) -> None:
         """Write what was remembered; with too many segments, one that holds what is `used`, in place of them all."""
-        entries = self._fresh
-        merged = len(self._segments) >= _SEGMENTS
-        if merged:
-            entries = {**{key: self[key] for key in used if key in self._places}, **self._fresh}
         if not self._fresh:
             return
+        merged = len(self._segments) >= _SEGMENTS
+        old = [key for key in used if key in self._places and key not in self._fresh] if merged else []
+        entries = {**{key: self[key][0] for key in old}, **{key: fresh[0] for key, fresh in self._fresh.items()}}
         files: dict[str, list[Any]] = {}
         first = 0
-        for key, (outcome, documents) in entries.items():
+        for key, outcome in entries.items():
             refused = [[refusal.position, refusal.reason.value, refusal.excerpt] for refusal in outcome.refused]
-            files[key] = [first, len(documents), outcome.filtered, refused]
-            first += len(documents)
+            files[key] = [first, outcome.documents, outcome.filtered, refused]
+            first += outcome.documents
         with publish_folder(self._folder / uuid.uuid4().hex) as folder:
             whole = np.lib.format.open_memmap(folder / "documents.npy", "w+", INDEX_DTYPE, (first,))
-            for (_, documents), (at, count, *_) in zip(entries.values(), files.values(), strict=True):
-                whole[at : at + count] = documents
+            opened: tuple[Path | None, npt.NDArray[np.void]] = (None, np.empty(0, INDEX_DTYPE))
+            for key, (at, count, *_) in files.items():
+                if key in self._fresh:
+                    _, index, start = self._fresh[key]
+                    if opened[0] != index:
+                        opened = (index, np.load(index, mmap_mode="r"))
+                    whole[at : at + count] = opened[1][start : start + count]
+                else:
+                    whole[at : at + count] = self[key][1]
             whole.flush()
             (folder / "files.json").write_bytes(orjson.dumps(files))
         if merged:

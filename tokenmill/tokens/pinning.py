@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +26,27 @@ def pinned_tokenizer(workspace: Workspace, pipeline: str, wanted: str) -> Tokeni
     return load_tokenizer(workspace.tokenizer(pin["tokenizer"])) if pin["settings"] == wanted else None
 
 
-def pin(workspace: Workspace, pipeline: str, wanted: str, tokenizer: Tokenizer) -> None:
-    write_json(_path(workspace, pipeline), {"settings": wanted, "tokenizer": tokenizer.fingerprint})
+def pin(workspace: Workspace, pipeline: str, wanted: str, tokenizer: Tokenizer, source: str | None) -> None:
+    """Remember the pipeline's tokenizer, and what its source folder held then."""
+    content = {"settings": wanted, "tokenizer": tokenizer.fingerprint, "source": source_digest(source)}
+    write_json(_path(workspace, pipeline), content)
+
+
+def source_changed(workspace: Workspace, pipeline: str, source: str | None) -> bool:
+    """Whether the folder that the pinned tokenizer came from holds something else by now."""
+    path = _path(workspace, pipeline)
+    return path.exists() and bool(read_json(path).get("source") != source_digest(source))
+
+
+def source_digest(source: str | None) -> str | None:
+    """Of the files of a tokenizer's folder; None where the tokenizer does not come from a folder."""
+    folder = Path(source).expanduser() if source else None
+    if folder is None or not folder.is_dir():
+        return None
+    digest = hashlib.sha256()
+    for path in sorted(path for path in folder.iterdir() if path.is_file()):
+        digest.update(path.name.encode() + b"\0" + path.read_bytes())
+    return digest.hexdigest()
 
 
 def unpin(workspace: Workspace, pipeline: str) -> None:

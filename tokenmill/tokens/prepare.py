@@ -31,7 +31,7 @@ from tokenmill.tokens.forgotten import load_forgotten
 from tokenmill.tokens.groups import held_out
 from tokenmill.tokens.index_cache import IndexCache
 from tokenmill.tokens.manifest import FORMAT_VERSION, Manifest, read_manifest
-from tokenmill.tokens.pinning import pin, pinned_tokenizer, settings_fingerprint
+from tokenmill.tokens.pinning import pin, pinned_tokenizer, settings_fingerprint, source_changed
 from tokenmill.tokens.scratch import Scratch, open_scratch
 from tokenmill.tokens.settings import TokenizerSettings, TokensSettings
 from tokenmill.tokens.tokenizer import Tokenizer
@@ -90,6 +90,10 @@ def prepare(request: PrepareRequest, hooks: Hooks) -> Prepared:
     hooks.progress("hash", files, files, "files", f"{sum(source.bytes for source in stock) / 2**20:,.1f} MiB")
     wanted = settings_fingerprint(request.tokenizer, special_tokens_are_text=request.corpus.special_tokens_are_text)
     tokenizer = pinned_tokenizer(request.workspace, request.pipeline, wanted)
+    if tokenizer is not None and source_changed(request.workspace, request.pipeline, request.tokenizer.source):
+        hooks.log.warning(
+            "the folder of tokenizer.source changed since the pipeline's tokenizer was pinned; the pinned one is used"
+        )
     if tokenizer is not None and (found := _find_snapshot(request, stock, tokenizer)) is not None:
         hooks.log.info("nothing changed: snapshot %s", found.snapshot)
         return found
@@ -166,7 +170,7 @@ class _Session:
             self._reader.start()
             if tokenizer is None:
                 tokenizer = self._make_tokenizer()
-                pin(self._request.workspace, self._request.pipeline, wanted, tokenizer)
+                pin(self._request.workspace, self._request.pipeline, wanted, tokenizer, self._request.tokenizer.source)
             return self._run(tokenizer)
         finally:
             self._remember()
@@ -300,12 +304,12 @@ class _Session:
     def _remember(self) -> None:
         """Keep the indexes of what was read, however the work ended."""
         for unit in self._units:
-            if unit.index_read is None or not unit.index_read.done() or unit.index_read.exception():
+            if (fresh := self._reader.fresh_index(unit)) is None:
                 continue
-            index = self._reader.index(unit)
+            outcomes, path = fresh
             first = 0
-            for key, outcome in zip(unit.keys, index.outcomes, strict=True):
-                self._cache.remember(key, outcome, index.documents[first : first + outcome.documents])
+            for key, outcome in zip(unit.keys, outcomes, strict=True):
+                self._cache.remember(key, outcome, path, first)
                 first += outcome.documents
         self._cache.save({key for unit in self._units for key in unit.keys})
 

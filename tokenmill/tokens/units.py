@@ -40,15 +40,13 @@ class Unit:
     raw: list[str] = field(default_factory=list)
     keys: list[str] = field(default_factory=list)
     cached: bool = False
+    bytes: int = 0
+    """Raw bytes of the files."""
     index_read: Future[list[FileOutcome]] | None = None
     """The first reading, for a unit that is not in the cache."""
     text_read: Future[list[FileOutcome]] | None = None
     """The reading whose spool lies there now."""
     readings: int = 0
-
-    @property
-    def bytes(self) -> int:
-        return sum(file.bytes for file in self.files)
 
 
 def make_units(
@@ -69,6 +67,7 @@ def make_units(
             last = Unit(len(units), source, options[source], cached=cached)
             units.append(last)
         last.files.append(file)
+        last.bytes += file.bytes
         last.raw.append(raw)
         last.keys.append(key)
     return units
@@ -112,6 +111,14 @@ class UnitReader:
             self._read(unit)
         assert unit.index_read is not None
         return UnitIndex(unit.index_read.result(), np.load(_index_path(self._spool_path(unit, 1)), mmap_mode="r"))
+
+    def fresh_index(self, unit: Unit) -> tuple[list[FileOutcome], Path] | None:
+        """Outcomes and the file of the index, if the unit was read for the first time and that went well."""
+        if unit.index_read is None or not unit.index_read.done() or unit.index_read.cancelled():
+            return None
+        if unit.index_read.exception():
+            return None
+        return unit.index_read.result(), _index_path(self._spool_path(unit, 1))
 
     def spool(self, unit: Unit) -> str:
         """Path of the unit's text, read now if it does not lie there."""

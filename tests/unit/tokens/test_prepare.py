@@ -140,3 +140,20 @@ def test_a_corpus_without_documents_is_refused(mill: Mill) -> None:
     mill.write({"a.jsonl": ""})
     with pytest.raises(UserError, match="give no document"):
         mill.prepare()
+
+
+def test_a_corpus_behind_a_url(mill: Mill) -> None:
+    fsspec = pytest.importorskip("fsspec")
+    texts = make_texts(40)
+    system = fsspec.filesystem("memory")
+    url = f"memory://{mill.corpus_root.parent.name}"
+    for number, text in enumerate(texts):
+        system.pipe_file(f"{url}/{number:02}.txt", text.encode())
+    mill.source = {"root": url}
+    remote = mill.prepare()
+    assert mill.prepare().built_shards == 0
+    mill.source = {}
+    mill.write({f"{number:02}.txt": text for number, text in enumerate(texts)})
+    local = mill.prepare()
+    assert local.snapshot == remote.snapshot
+    assert local.reused_shards == 1

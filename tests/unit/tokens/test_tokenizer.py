@@ -73,6 +73,25 @@ def test_a_tokenizer_is_trained_once_on_the_train_side_and_pinned(mill: Mill) ->
     assert mill.prepare().manifest.tokenizer != first.manifest.tokenizer
 
 
+def test_a_changed_source_folder_is_told_and_the_pinned_tokenizer_kept(
+    mill: Mill, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    from tokenmill.tokens.pinning import unpin
+
+    (tmp_path / "house").mkdir()
+    save_word_piece(tmp_path / "house")
+    mill.tokenizer = {"source": str(tmp_path / "house")}
+    mill.write({f"{number}.txt": text for number, text in enumerate(make_texts(40))})
+    first = mill.prepare()
+    assert "changed" not in caplog.text
+    save_unigram(tmp_path / "house")
+    mill.write({"more.txt": "more"})
+    assert mill.prepare().manifest.tokenizer == first.manifest.tokenizer
+    assert "tokenizer.source changed" in caplog.text
+    unpin(mill.workspace, "test")
+    assert mill.prepare().manifest.tokenizer != first.manifest.tokenizer
+
+
 def test_special_tokens_in_a_document_are_text(tmp_path: Path) -> None:
     tokenizer = trained(tmp_path)
     text = "before <|endoftext|> after"
