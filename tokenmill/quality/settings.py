@@ -53,7 +53,7 @@ class DriftSettings(Section):
 
     reference: str = operational("last_good")
     """`last_good`, `none` (drift is not measured: for a night whose change is meant), or a snapshot's id."""
-    max_token_divergence: float = operational(0.1, ge=0, le=1)
+    max_token_divergence: float = operational(0.05, ge=0, le=1)
     """Jensen-Shannon divergence (base 2: 0 to 1) of the token distributions."""
     max_band_psi: float = operational(0.25, ge=0)
     """Population stability index over bands of token frequency; 0.25 is the usual mark of a major shift."""

@@ -45,12 +45,16 @@ def _tables() -> tuple[NDArray[np.uint8], list[str]]:
 
 
 def scripts(texts: Sequence[str]) -> list[str]:
-    """The script of most letters of each text; `NONE` where it has no letter."""
+    """The script of most of each text's letters, by their bytes in UTF-8; `NONE` where it has no letter.
+
+    An ideograph says as much as some letters: Chinese prose about a command has more Latin letters than others.
+    """
     table, names = _tables()
     found = []
     for text in texts:
         codes = np.frombuffer(text.encode("utf-32-le", "replace"), np.uint32)
-        counts = np.bincount(table[np.minimum(codes, _BMP)], minlength=2)
+        sizes = 1 + (codes >= 0x80).astype(np.int64) + (codes >= 0x800) + (codes >= _BMP)
+        counts = np.bincount(table[np.minimum(codes, _BMP)], weights=sizes, minlength=2)
         best = int(counts[1:].argmax()) + 1
         found.append(names[best] if counts[best] else NO_SCRIPT)
     return found

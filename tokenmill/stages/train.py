@@ -10,6 +10,7 @@ from tokenmill.protocol import StageName, StageResult
 from tokenmill.quality.verdict import require_passing
 from tokenmill.stages.forecast import budget_watch
 from tokenmill.stages.harness import StageContext, main
+from tokenmill.telemetry.sampler import Sampler
 from tokenmill.tokens.manifest import SplitCounts
 from tokenmill.tokens.order import row_numbers
 from tokenmill.tokens.snapshot import open_snapshot
@@ -40,7 +41,9 @@ def train(context: StageContext) -> StageResult:
     with run_lease(folder):
         if (folder / RESULT).is_file():
             return StageResult.model_validate(read_json(folder / RESULT))
-        ending, outputs = _session(context, run_id, snapshot_id, int(inputs["attempt"])).run()
+        attempt = int(inputs["attempt"])
+        with Sampler(folder / "utilisation", attempt):
+            ending, outputs = _session(context, run_id, snapshot_id, attempt).run()
         outputs |= {"run_id": run_id, "model": context.workspace.relative(folder / "model")}
         result = StageResult(status=ending.status, outputs=outputs, message=ending.message)
         if ending.status == "completed":

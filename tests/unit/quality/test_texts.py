@@ -17,6 +17,7 @@ from tokenmill.quality.texts import class_change_pcts, excerpt, scripts
         ("Größe, señor, œuvre", "LATIN"),
         ("从前有一座山", "CJK"),
         ("𠮷野家𠮷", "CJK"),
+        ("ls 列出目录的内容, directory", "CJK"),
         ("Жили-были дед да баба", "CYRILLIC"),
         ("昔々あるところにおじいさんがいました", "HIRAGANA"),
         ("كان يا ما كان", "ARABIC"),
