@@ -46,18 +46,41 @@ def gated_silu(gate: Tensor, value: Tensor) -> Any:
 
 def layer_norm(x: Tensor, scale: Tensor, bias: Tensor | None, epsilon: float) -> Tensor:
     """Over the last axis; statistics in float32, result in the type of `x`."""
-    wide = tf.cast(x, tf.float32)
-    centred = wide - tf.reduce_mean(wide, axis=-1, keepdims=True)
-    variance = tf.reduce_mean(tf.square(centred), axis=-1, keepdims=True)
-    normal = centred * tf.math.rsqrt(variance + epsilon) * scale
+    normal = _normal(x, scale, epsilon, True)
     return tf.cast(normal if bias is None else normal + bias, x.dtype)
 
 
 def rms_norm(x: Tensor, scale: Tensor, epsilon: float) -> Tensor:
     """Root-mean-square norm over the last axis; statistics in float32, result in the type of `x`."""
-    wide = tf.cast(x, tf.float32)
-    mean_square = tf.reduce_mean(tf.square(wide), axis=-1, keepdims=True)
-    return tf.cast(wide * tf.math.rsqrt(mean_square + epsilon) * scale, x.dtype)
+    return tf.cast(_normal(x, scale, epsilon, False), x.dtype)
+
+
+def _normal(x: Tensor, scale: Tensor, epsilon: float, centre: bool) -> Tensor:
+    """x (centred or not) / its root mean square × scale, in float32.
+
+    Its own gradient hands one sum back to `x`. TensorFlow's would be several, which meet the residual branch in an
+    AddN of three, and such a sum has no fixed order (see `update`).
+    """
+
+    @tf.custom_gradient
+    def normal(x: Tensor, scale: Tensor) -> Any:
+        wide = tf.cast(x, tf.float32)
+        if centre:
+            wide = wide - tf.reduce_mean(wide, axis=-1, keepdims=True)
+        inverse = tf.math.rsqrt(tf.reduce_mean(tf.square(wide), axis=-1, keepdims=True) + epsilon)
+        unit = wide * inverse
+
+        def gradient(upstream: Tensor) -> tuple[Tensor, Tensor]:
+            d_unit = upstream * scale
+            back = d_unit - unit * tf.reduce_mean(d_unit * unit, axis=-1, keepdims=True)
+            if centre:
+                back = back - tf.reduce_mean(d_unit, axis=-1, keepdims=True)
+            d_scale = tf.reduce_sum(tf.reshape(upstream * unit, [-1, scale.shape[0]]), axis=0)
+            return tf.cast(back * inverse, x.dtype), d_scale
+
+        return unit * scale, gradient
+
+    return normal(x, scale)
 
 
 def rotary_tables(positions_BS: Tensor, head_width: int, theta: float) -> tuple[Tensor, Tensor]:

@@ -123,3 +123,22 @@ def test_activations_have_the_gradients_of_their_definitions() -> None:
     np.testing.assert_allclose(tape.gradient(ours, x), tape.gradient(theirs, x), atol=1e-5)
     for variable in (x, y):
         np.testing.assert_allclose(tape.gradient(gated, variable), tape.gradient(plain, variable), atol=1e-5)
+
+
+@pytest.mark.parametrize("centre", [False, True])
+def test_norms_have_the_gradients_of_their_definitions(centre: bool) -> None:
+    import tensorflow as tf
+
+    from tokenmill.training import functions
+
+    generator = np.random.default_rng(0)
+    x, scale, upstream = (tf.constant(generator.standard_normal(s), tf.float32) for s in ((3, 4, 8), (8,), (3, 4, 8)))
+    with tf.GradientTape(persistent=True) as tape:
+        tape.watch([x, scale])
+        ours = functions.layer_norm(x, scale, None, 1e-3) if centre else functions.rms_norm(x, scale, 1e-3)
+        wide = x - tf.reduce_mean(x, -1, keepdims=True) if centre else x
+        theirs = wide / tf.sqrt(tf.reduce_mean(wide * wide, -1, keepdims=True) + 1e-3) * scale
+    np.testing.assert_allclose(ours, theirs, atol=1e-5)
+    for variable in (x, scale):
+        expected = tape.gradient(theirs, variable, upstream)
+        np.testing.assert_allclose(tape.gradient(ours, variable, upstream), expected, atol=1e-5)

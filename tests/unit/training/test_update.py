@@ -139,3 +139,15 @@ def test_a_step_of_adamw_by_hand() -> None:
         decay = 0.0 if name.endswith((".scale", ".bias")) else 0.1
         expected = before[name] * (1 - 0.02 * decay) - 0.02 * gradient / (np.abs(gradient) + 1e-3)
         np.testing.assert_allclose(after[name], expected, rtol=1e-4, atol=1e-6, err_msg=name)
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+@pytest.mark.parametrize("llama", [False, True])
+def test_no_sum_of_the_update_depends_on_timing(precision: str, llama: bool) -> None:
+    """AddN of three or more begins with whichever buffer is free: two runs of the same update then differ in bits."""
+    changes = {"kv_heads": 1, "positions": "rotary", "norm": "rmsnorm", "activation": "swiglu"} if llama else {}
+    of = updater(model=MODEL.model_copy(update=changes), precision=precision, micro=4)
+    graph = of._call.get_concrete_function().graph.as_graph_def()
+    nodes = [*graph.node, *(node for function in graph.library.function for node in function.node_def)]
+    assert len(nodes) > 100
+    assert not [node.name for node in nodes if node.op == "AddN" and node.attr["N"].i > 2]
