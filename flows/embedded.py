@@ -1,6 +1,6 @@
 """The embedded Prefect server: one of our own for the time of a command, when PREFECT_API_URL names no other.
 
-It is started first of all and comes up while the command does other work (docs/design/2026-11-30-embedded-prefect.md). Its
+It is started first of all and comes up while the command does other work (docs/design/). Its
 database lies in `<workspace>/prefect`, apart from the user's own, and keeps the flow runs of earlier nights.
 Importing this module does not import Prefect; `python -m flows.embedded` is the server.
 """

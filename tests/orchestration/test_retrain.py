@@ -147,3 +147,40 @@ def test_a_report_that_crashes_does_not_change_the_outcome(tmp_path: Path) -> No
     order(tmp_path, "report", "die", "die")
     assert spend(tmp_path).name == "Completed"
     assert stages(tmp_path)[-2:] == ["report", "report"]
+
+
+def test_a_start_that_meets_a_running_one_is_skipped(tmp_path: Path) -> None:
+    import yaml
+
+    from flows.retrain import retrain
+
+    with fake_night(tmp_path) as night:
+        raw = night.pipeline.model_dump(mode="json", exclude_unset=True)
+        (tmp_path / "pipelines.yaml").write_text(yaml.safe_dump({"pipelines": {"small": raw}}))
+        state = retrain(pipeline="small", file=str(tmp_path / "pipelines.yaml"), return_state=True)
+    assert (state.type.value, state.name) == ("COMPLETED", "Skipped")
+    assert f"running already ({night.invocation.id})" in state.message
+
+
+def test_the_forms_mistakes_are_said_in_the_flow_runs_state(tmp_path: Path) -> None:
+    from flows.retrain import retrain
+
+    state = retrain(pipeline="small", file=str(tmp_path / "nowhere.yaml"), return_state=True)
+    assert (state.type.value, state.name) == ("FAILED", "UserError")
+    assert "does not exist" in state.message
+
+
+def test_the_form_offers_the_pipelines_and_their_limits(tmp_path: Path) -> None:
+    from flows.deployments import make_deployments
+    from tokenmill.pipelines import PipelineFile
+
+    raw = {"training": {"length": {"steps": 1}}, "cost": "unpriced", "workspace": str(tmp_path)}
+    corpus = {"corpus": {"sources": [{"name": "notes", "root": "/x"}]}}
+    nightly = raw | corpus | {"schedule": {"cron": "0 22 * * *", "timezone": "Europe/Zurich"}}
+    made = make_deployments(PipelineFile(tmp_path / "pipelines.yaml", {}, {"a": raw | corpus, "nightly": nightly}))
+    assert [deployment.name for deployment in made] == ["on-demand", "nightly"]
+    properties = made[0]._parameter_openapi_schema.properties
+    assert properties["pipeline"]["enum"] == ["a", "nightly"]
+    assert "exclusiveMinimum" in str(properties["budget_usd"])
+    assert made[1].parameters["pipeline"] == "nightly"
+    assert str(made[1].schedules[0].schedule.timezone) == "Europe/Zurich"
