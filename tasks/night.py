@@ -4,7 +4,6 @@ each one ended. No Prefect here: the tasks beside this file put each start on Pr
 
 from __future__ import annotations
 
-import fcntl
 import itertools
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -26,6 +25,7 @@ from tokenmill.invocations import (
     close_dead_invocations,
     only_invocation,
 )
+from tokenmill.locks import owner_of
 from tokenmill.pipelines import Pipeline
 from tokenmill.protocol import CORPUS_ROOT_PREFIX, SPEC_NAME, WORKSPACE_ROOT, StageName, StageSpec
 from tokenmill.runs import Run, RunStatus
@@ -269,15 +269,9 @@ def _wait_for_lease(run_folder: Path, seconds: float) -> None:
     """Wait for a stage whose supervisor was killed: it saves and ends by itself. The trainer refuses if it has not."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
-        try:
-            with (run_folder / "lease" / "lock").open("rb") as handle:
-                fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            time.sleep(0.1)
-        except FileNotFoundError:
+        if owner_of(run_folder / "lease" / "lock") is None:
             return
-        else:
-            return
+        time.sleep(0.1)
 
 
 class _All:

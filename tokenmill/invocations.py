@@ -6,20 +6,20 @@ process for as long as it lives, so that two starts of one pipeline cannot meet,
 
 from __future__ import annotations
 
-import fcntl
-import json
 import os
 import secrets
 import socket
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import BaseModel, Field
 
 from tokenmill.errors import UserError
+from tokenmill.locks import Taken, owned, owner_of
 from tokenmill.protocol import StageName
 from tokenmill.workspace import Workspace, read_json, write_json
 
@@ -93,43 +93,27 @@ def list_invocations(workspace: Workspace) -> list[Invocation]:
 
 @contextmanager
 def only_invocation(workspace: Workspace, invocation: Invocation) -> Iterator[None]:
-    """Hold the pipeline's lock; raise `UserError` if another process holds it. A dead holder's lock is free."""
-    path = workspace.pipeline(invocation.pipeline) / "lock"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
-    try:
+    """Hold the pipeline's lock; raise `AlreadyRunningError` if another process holds it. A dead holder's is free."""
+    pipeline = invocation.pipeline
+    with ExitStack() as stack:
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            holder = running_invocation(workspace, invocation.pipeline)
+            stack.enter_context(owned(_lock(workspace, pipeline), {"invocation": invocation.id, "pid": os.getpid()}))
+        except Taken as taken:
             raise AlreadyRunningError(
-                f"pipeline '{invocation.pipeline}' is running already ({holder or 'since just now'}); wait for it, "
-                f"or stop it with `tokenmill stop {invocation.pipeline}`"
+                f"pipeline '{pipeline}' is running already ({taken.owner.get('invocation', 'since just now')}); "
+                f"wait for it, or stop it with `tokenmill stop {pipeline}`"
             ) from None
-        os.ftruncate(handle, 0)
-        os.pwrite(handle, json.dumps({"invocation": invocation.id, "pid": os.getpid()}).encode(), 0)
         yield
-    finally:
-        os.close(handle)
 
 
 def running_invocation(workspace: Workspace, pipeline: str) -> str | None:
-    """The id of the invocation of this pipeline that runs now, if one does."""
-    try:
-        handle = os.open(workspace.pipeline(pipeline) / "lock", os.O_RDWR)
-    except FileNotFoundError:
-        return None
-    try:
-        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        try:
-            return str(json.loads(os.pread(handle, 4096, 0))["invocation"])
-        except (ValueError, KeyError):
-            return None  # the holder has not written yet
-    else:
-        return None
-    finally:
-        os.close(handle)
+    """The id of the invocation of this pipeline that runs now, if one does and has said so."""
+    owner = owner_of(_lock(workspace, pipeline))
+    return None if owner is None else owner.get("invocation")
+
+
+def _lock(workspace: Workspace, pipeline: str) -> Path:
+    return workspace.pipeline(pipeline) / "lock"
 
 
 def left_unfinished(workspace: Workspace, pipeline: str) -> Invocation | None:

@@ -8,8 +8,6 @@ younger than a day is left alone: an interrupted prepare finds its finished shar
 
 from __future__ import annotations
 
-import fcntl
-import os
 import re
 import shutil
 import time
@@ -17,6 +15,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from tokenmill.locks import owner_of
 from tokenmill.runs import RunStatus, list_runs
 from tokenmill.tokens.manifest import read_manifest
 from tokenmill.tokens.scratch import collecting, shards_in_use, sweep
@@ -98,22 +97,10 @@ def _kept_runs(workspace: Workspace, named: set[str]) -> list[str]:
     return [
         run.id
         for run in list_runs(workspace)
-        if run.status is RunStatus.OPEN or run.id in named or _has_lease(workspace.run(run.id))
+        if run.status is RunStatus.OPEN
+        or run.id in named
+        or owner_of(workspace.run(run.id) / "lease" / "lock") is not None
     ]
-
-
-def _has_lease(run_folder: Path) -> bool:
-    try:
-        handle = os.open(run_folder / "lease" / "lock", os.O_RDWR)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(handle)
-    return False
 
 
 def _ids_in(paths: Iterable[Path]) -> set[str]:

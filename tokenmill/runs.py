@@ -17,14 +17,11 @@ snapshot and the starting model, so the same question always has the same answer
 
 from __future__ import annotations
 
-import fcntl
 import importlib.metadata
-import os
 import platform
 import sys
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
@@ -33,6 +30,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from tokenmill.canonical import fingerprint
 from tokenmill.errors import UserError
+from tokenmill.locks import locked
 from tokenmill.pipelines import Pipeline
 from tokenmill.workspace import Workspace, read_json, write_json
 
@@ -97,7 +95,7 @@ def open_run(
     identity = pipeline.identity()
     name = run_id(identity, snapshot, starting_model)
     workspace.run(name).mkdir(parents=True, exist_ok=True)
-    with _locked(workspace, name):
+    with locked(_lock(workspace, name)):
         found = _read(_path(workspace, name))
         if found is None:
             run = Run(
@@ -133,7 +131,7 @@ def update_run(workspace: Workspace, name: str, **changes: Any) -> Run:
     `ValueError` if a field does not exist or has the wrong type.
     """
     read_run(workspace, name)
-    with _locked(workspace, name):
+    with locked(_lock(workspace, name)):
         before = read_run(workspace, name)
         run = Run.model_validate({**before.model_dump(), **changes})
         _write(workspace, run)
@@ -143,7 +141,7 @@ def update_run(workspace: Workspace, name: str, **changes: Any) -> Run:
 def freeze(workspace: Workspace, name: str, choices: Mapping[str, Any]) -> dict[str, Any]:
     """The run's frozen choices; those of `choices` that no earlier attempt made are added first."""
     read_run(workspace, name)
-    with _locked(workspace, name):
+    with locked(_lock(workspace, name)):
         before = read_run(workspace, name)
         run = before.model_copy(update={"frozen": {**choices, **before.frozen}})
         if run != before:
@@ -262,14 +260,8 @@ def _write(workspace: Workspace, run: Run) -> None:
     write_json(_path(workspace, run.id), run.model_dump(mode="json"))
 
 
-@contextmanager
-def _locked(workspace: Workspace, name: str) -> Iterator[None]:
-    handle = os.open(workspace.run(name) / ".run.lock", os.O_RDWR | os.O_CREAT, 0o644)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(handle)
+def _lock(workspace: Workspace, name: str) -> Path:
+    return workspace.run(name) / ".run.lock"
 
 
 def _instruction_sets() -> list[str]:

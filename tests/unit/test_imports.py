@@ -22,7 +22,7 @@ ROOMS: dict[str, set[str]] = {
     "cost": set(),
     "stages": {"corpus", "tokens", "quality", "training", "telemetry", "cost"},
 }
-BASE = {"canonical", "config", "errors", "protocol", "workspace"}
+BASE = {"canonical", "config", "errors", "locks", "protocol", "workspace"}
 TOP = {"pipelines", "mistakes", "deployment", "runs"}
 """Compose the rooms' settings or know about runs: for stages, tasks and flows, not for rooms."""
 

@@ -6,13 +6,14 @@ owner is dead is swept away by the next start.
 
 from __future__ import annotations
 
-import fcntl
 import os
 import shutil
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+from tokenmill.locks import locked, owned, owner_of
 
 _LOCK = "lock"
 _IN_USE = "in_use"
@@ -29,7 +30,7 @@ class Scratch:
 
         Marking and looking are one step to garbage collection, which looks for marks and removes in one step too.
         """
-        with _flocked(self.folder.parent / _GATE, fcntl.LOCK_SH):
+        with locked(self.folder.parent / _GATE, shared=True):
             with (self.folder / _IN_USE).open("a") as sink:
                 sink.write(shard.name + "\n")
             return (shard / SHARD_MARKER).exists()
@@ -39,18 +40,8 @@ class Scratch:
 def collecting(parent: Path) -> Iterator[None]:
     """No prepare marks a shard in this block."""
     parent.mkdir(parents=True, exist_ok=True)
-    with _flocked(parent / _GATE, fcntl.LOCK_EX):
+    with locked(parent / _GATE):
         yield
-
-
-@contextmanager
-def _flocked(path: Path, kind: int) -> Iterator[None]:
-    handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
-    try:
-        fcntl.flock(handle, kind)
-        yield
-    finally:
-        os.close(handle)
 
 
 @contextmanager
@@ -61,20 +52,18 @@ def open_scratch(parent: Path) -> Iterator[Scratch]:
     folder = parent / f"prepare-{uuid.uuid4().hex}"
     beside = parent / f".new-{folder.name}"
     beside.mkdir()
-    handle = os.open(beside / _LOCK, os.O_RDWR | os.O_CREAT, 0o644)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX)
+    with owned(beside / _LOCK, {"pid": os.getpid()}):
         beside.rename(folder)  # it is seen only once it is locked
-        yield Scratch(folder)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-        os.close(handle)
+        try:
+            yield Scratch(folder)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def sweep(parent: Path) -> None:
     """Remove what dead prepares left."""
     for folder in parent.glob("prepare-*"):
-        if not _is_alive(folder):
+        if owner_of(folder / _LOCK) is None:
             shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -82,20 +71,6 @@ def shards_in_use(parent: Path) -> set[str]:
     """Keys that a living prepare has marked."""
     marked: set[str] = set()
     for folder in parent.glob("prepare-*"):
-        if _is_alive(folder) and (folder / _IN_USE).exists():
+        if owner_of(folder / _LOCK) is not None and (folder / _IN_USE).exists():
             marked |= set((folder / _IN_USE).read_text().split())
     return marked
-
-
-def _is_alive(folder: Path) -> bool:
-    try:
-        handle = os.open(folder / _LOCK, os.O_RDWR)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(handle)
-    return False
