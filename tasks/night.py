@@ -211,10 +211,11 @@ def open_night(
     The night's run is the pipeline's unfinished one, if there is one and `fresh` is not asked for.
     """
     resolve_price(pipeline.cost)
+    runtime = runtime or _runtime(pipeline)
     _check_roots(pipeline)
     workspace = Workspace.open(pipeline.workspace, need_bytes=needed_bytes(pipeline))
     invocation = Invocation.begin(name, list(overrides))
-    night = Night(name, pipeline, workspace, invocation, runtime or ProcessRuntime())
+    night = Night(name, pipeline, workspace, invocation, runtime)
     with ExitStack() as stack:
         stack.enter_context(only_invocation(workspace, invocation))
         close_dead_invocations(workspace, name)
@@ -234,6 +235,13 @@ def needed_bytes(pipeline: Pipeline) -> int:
     d_mlp = model.d_mlp or 4 * model.d_model
     parameters = embeddings + model.layers * (4 * model.d_model**2 + 2 * model.d_model * d_mlp)
     return parameters * BYTES_PER_PARAMETER * (pipeline.training.checkpoint.keep_last + 2) + SPARE_BYTES
+
+
+def _runtime(pipeline: Pipeline) -> Runtime:
+    """Where the pipeline's stages run. A container that was asked for is never a bare process in silence."""
+    if pipeline.runtime.kind != "process":
+        raise UserError(f"runtime.kind: '{pipeline.runtime.kind}' is not supported so far; set it to process")
+    return ProcessRuntime()
 
 
 def _check_roots(pipeline: Pipeline) -> None:

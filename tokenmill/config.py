@@ -27,7 +27,9 @@ class Role(StrEnum):
 class Section(BaseModel):
     """A frozen part of pipelines.yaml. Subclasses mark each leaf with `identity`, `numeric` or `operational`."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", validate_default=True, allow_inf_nan=False, use_attribute_docstrings=True
+    )
 
 
 def identity(default: Any = ..., **constraints: Any) -> Any:

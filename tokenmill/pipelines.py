@@ -117,7 +117,7 @@ class PipelineFile:
 def read_pipeline_file(path: Path) -> PipelineFile:
     """Raises `UserError` if the file is missing, not YAML, or not of the documented shape."""
     try:
-        raw = yaml.safe_load(path.read_text(encoding="utf-8"))
+        raw = _parse_yaml(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise UserError(
             f"{path} does not exist; start tokenmill beside a pipelines.yaml or name one with --file"
@@ -126,17 +126,49 @@ def read_pipeline_file(path: Path) -> PipelineFile:
         raise UserError(f"{path} cannot be read: {error}") from None
     except yaml.YAMLError as error:
         raise UserError(f"{path.name} is not valid YAML: {' '.join(str(error).split())}") from None
+    except RecursionError:
+        raise UserError(f"{path.name} is nested too deep, or an alias in it contains itself") from None
     if not isinstance(raw, dict) or not isinstance(raw.get("pipelines"), dict):
         raise UserError(f"{path.name} needs a mapping `pipelines` of named pipelines at its top")
-    unknown = sorted(set(raw) - {"defaults", "pipelines"})
+    unknown = sorted(str(key) for key in raw if key not in ("defaults", "pipelines"))
     if unknown:
         raise UserError(f"{path.name} has the unknown top-level key '{unknown[0]}'; known: defaults, pipelines")
     for name, body in [("defaults", raw.get("defaults") or {}), *raw["pipelines"].items()]:
         if not isinstance(body, dict):
             raise UserError(f"{path.name}: '{name}' must be a mapping, got {body!r}")
-        if not re.fullmatch(r"[a-z0-9][a-z0-9_-]*", str(name)):
-            raise UserError(f"{path.name}: pipeline name '{name}' must be lower-case letters, digits, '-' and '_'")
+        if not isinstance(name, str) or not re.fullmatch(r"[a-z0-9][a-z0-9_-]*", name):
+            raise UserError(
+                f"{path.name}: pipeline name {name!r} must be a text of lower-case letters, digits, '-' and '_'"
+            )
     return PipelineFile(path.resolve(), raw.get("defaults") or {}, raw["pipelines"])
+
+
+class _Loader(yaml.SafeLoader):
+    """Refuses a key that stands twice in a mapping: PyYAML would keep the last one in silence."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen: set[str] = set()
+        for key, _ in node.value:
+            if not isinstance(key, yaml.ScalarNode):
+                continue
+            if key.value in seen:
+                raise yaml.constructor.ConstructorError(
+                    problem=f"the key '{key.value}' stands twice", problem_mark=key.start_mark
+                )
+            seen.add(key.value)
+        return super().construct_mapping(node, deep)
+
+
+def _parse_yaml(text: str) -> Any:
+    """Raises `yaml.YAMLError`, or `RecursionError` if a value contains itself or is nested beyond all use."""
+    value = yaml.load(text, Loader=_Loader)
+    _walk(value)
+    return value
+
+
+def _walk(value: Any) -> None:
+    for item in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        _walk(item)
 
 
 def json_schema() -> dict[str, Any]:
@@ -165,8 +197,8 @@ def _parse_override(override: str) -> dict[str, Any]:
     if not equals or not all(key.split(".")):
         raise UserError(f"--set {override!r} must look like dotted.key=value")
     try:
-        value = yaml.safe_load(text)
-    except yaml.YAMLError:
+        value = _parse_yaml(text)
+    except (yaml.YAMLError, RecursionError):
         raise UserError(f"--set {override!r}: the value is not valid YAML") from None
     for part in reversed(key.split(".")):
         value = {part: value}

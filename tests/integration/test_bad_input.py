@@ -56,6 +56,12 @@ def test_missing_price(folder: Path) -> None:
     assert "there is no price for the machine 'nowhere-1'" in refused(folder, "run", "small")
 
 
+def test_a_runtime_that_is_not_there_is_never_a_bare_process_in_silence(folder: Path) -> None:
+    write_pipelines(folder, runtime={"kind": "docker"})
+    assert "runtime.kind: 'docker' is not supported so far; set it to process" in refused(folder, "run", "small")
+    assert not (folder / "workspace").exists()
+
+
 def test_workspace_that_cannot_be_written(folder: Path) -> None:
     (folder / "file").write_text("")
     write_pipelines(folder, workspace="./file/workspace")

@@ -250,3 +250,40 @@ def test_an_own_suite_lies_beside_the_pipeline_file(tmp_path: Path) -> None:
     (tmp_path / "pipelines.yaml").write_text(json.dumps({"pipelines": pipelines}))
     pipeline = read_pipeline_file(tmp_path / "pipelines.yaml").load("p")
     assert pipeline.checks.suite == str(tmp_path / "checks" / "own.py")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("1: 2\nfoo: 3\npipelines: {p: {}}\n", "unknown top-level key '1'"),
+        ("pipelines: {1: {}, p: {}}\n", "pipeline name 1 must be a text"),
+        ("pipelines: {p: &a {x: *a}}\n", "an alias in it contains itself"),
+        ("pipelines: {p: {a: " + "[" * 3000 + "]" * 3000 + "}}\n", "nested too deep"),
+        ("pipelines: {p: {cost: unpriced, cost: {usd_per_hour: 1}}}\n", "the key 'cost' stands twice"),
+    ],
+)
+def test_a_file_of_no_use_is_refused_in_one_sentence(tmp_path: Path, text: str, said: str) -> None:
+    path = tmp_path / "pipelines.yaml"
+    path.write_text(text)
+    with pytest.raises(UserError) as caught:
+        read_pipeline_file(path)
+    assert said in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        (
+            "training.optimizer.learning_rate=.inf",
+            "training.optimizer.learning_rate: should be a finite number (got inf)",
+        ),
+        ("corpus={sources: [{name: a, root: /a}, {name: a, root: /b}]}", "corpus.sources: two sources are named 'a'"),
+    ],
+)
+def test_values_that_nothing_could_be_made_of_are_mistakes(tmp_path: Path, override: str, said: str) -> None:
+    assert [line[: len(said)] for line in mistakes(write(tmp_path, {"p": MINIMAL}), override)] == [said]
+
+
+def test_an_override_that_contains_itself_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="not valid YAML"):
+        write(tmp_path, {"p": MINIMAL}).load("p", ["checks=&a [*a]"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from tokenmill.config import Section, identity, operational
 
@@ -45,3 +45,12 @@ class CorpusSettings(Section):
     """Over this share of refused documents prepare fails."""
     special_tokens_are_text: bool = identity(True)
     """Whether a special token's text in a document is ordinary text."""
+
+    @field_validator("sources")
+    @classmethod
+    def _names_differ(cls, sources: tuple[SourceSettings, ...]) -> tuple[SourceSettings, ...]:
+        names = [source.name for source in sources]
+        twice = next((name for name in names if names.count(name) > 1), None)
+        if twice is not None:
+            raise ValueError(f"two sources are named '{twice}'; give each its own name")
+        return sources
