@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from tokenmill import runs
+from tokenmill.cost.spot import checkpoint_interval_seconds
 from tokenmill.protocol import StageName, StageResult
 from tokenmill.quality.verdict import require_passing
 from tokenmill.stages.forecast import budget_watch
@@ -24,6 +26,12 @@ if TYPE_CHECKING:
     from tokenmill.training.loop import Hook
     from tokenmill.training.session import Session
 
+UNKNOWN_RATE_SECONDS = 60.0
+"""Between two checkpoints where no interruption rate is given."""
+MAX_AUTOMATIC_SECONDS = 900.0
+"""A crash of our own may come at any rate: no more than this is lost to it."""
+FIRST_SECONDS = 5.0
+"""Until the first save has been timed."""
 RESULT = "result.json"
 """In the run's folder, once it is trained to its length."""
 
@@ -96,6 +104,19 @@ def _session(context: StageContext, run_id: str, snapshot_id: str, attempt: int)
         show=lambda done, total, detail: context.progress("train", done, total, "steps", detail),
         more_hooks=_budget_hooks(context, run_id, manifest.train),
         log=context.log,
+        starting_model=None if run.starting_model is None else workspace.root / "models" / run.starting_model,
+        automatic_interval=_automatic_interval(context),
+    )
+
+
+def _automatic_interval(context: StageContext) -> Callable[[float], float]:
+    """The best time between checkpoints at the interruption rate that the pipeline expects; without one, a minute."""
+    cost = context.pipeline.cost
+    rate = None if cost == "unpriced" else cost.interruptions_per_hour
+    if not rate:
+        return lambda save_seconds: UNKNOWN_RATE_SECONDS
+    return lambda save_seconds: min(
+        MAX_AUTOMATIC_SECONDS, checkpoint_interval_seconds(save_seconds, rate) if save_seconds else FIRST_SECONDS
     )
 
 

@@ -7,11 +7,12 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
-from safetensors.numpy import save_file
+from safetensors import SafetensorError
+from safetensors.numpy import load_file, save_file
 
 from tokenmill.training import interchange
 from tokenmill.training.settings import ModelSettings
-from tokenmill.workspace import publish_folder, write_json
+from tokenmill.workspace import publish_folder, read_json, write_json
 
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json")
 
@@ -50,3 +51,20 @@ def export_model(
         for name in _TOKENIZER_FILES:
             if tokenizer_folder is not None and (tokenizer_folder / name).is_file():
                 shutil.copyfile(tokenizer_folder / name, beside / name)
+
+
+def read_model(folder: Path, model: ModelSettings) -> dict[str, np.ndarray]:
+    """The weights of a folder that `export_model` or `transformers` wrote, for a decoder of `model`.
+
+    `ValueError` or `KeyError` if the folder holds another kind of model; shapes are not looked at.
+    """
+    config = read_json(folder / "config.json")
+    try:
+        state = load_file(folder / "model.safetensors")
+    except SafetensorError as error:
+        raise ValueError(f"model.safetensors cannot be read: {error}") from None
+    if config.get("model_type") == "tokenmill":
+        return state
+    if config.get("architectures") != [interchange.architecture(model)]:
+        raise ValueError(f"it is a {config.get('architectures')}, not a {architecture_name(model)}")
+    return interchange.from_transformers(state, model)

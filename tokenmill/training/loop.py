@@ -138,7 +138,8 @@ class Loop:
         progress.nonpadding_tokens += nonpadding
         progress.processed_tokens += processed
         progress.training_seconds += ended - started
-        progress.train_loss = float(results.loss[-1])
+        if results.applied.any():
+            progress.train_loss = float(results.loss[results.applied][-1])
         each = (ended - computing) / updates
         self._seconds_per_update = each if not self._seconds_per_update else 0.5 * (self._seconds_per_update + each)
         return StepInfo(

@@ -23,7 +23,7 @@ class Progress:
     training_seconds: float = 0.0
     """In steps and waits for input, over all attempts whose work was kept."""
     train_loss: float | None = None
-    """Of the last update, nats a token."""
+    """Of the last update that was not skipped, nats a token."""
     eval_loss: float | None = None
     """Of the last evaluation, nats a token."""
     eval_loss_first: float | None = None

@@ -37,6 +37,8 @@ from tokenmill.training.state import TrainState
 from tokenmill.training.update import Updater
 from tokenmill.workspace import write_json
 
+DEFAULT_CHECKPOINT_SECONDS = 60.0
+
 
 class Tokenizer(Protocol):
     def encode_batch(self, texts: list[str]) -> list[Any]: ...
@@ -80,6 +82,10 @@ class Session:
     more_hooks: Sequence[Hook] = ()
     """Of the stage's, after the session's own."""
     log: logging.Logger = logging.getLogger(__name__)  # noqa: RUF009 - loggers are shared on purpose
+    starting_model: Path | None = None
+    """Folder of a model that a new run starts from (config.json, model.safetensors); none means random weights."""
+    automatic_interval: Callable[[float], float] = lambda save_seconds: DEFAULT_CHECKPOINT_SECONDS
+    """Seconds between checkpoints where the pipeline says `auto`, from the measured seconds of a save."""
     _stalls: list[float] = field(default_factory=list)
 
     def run(self) -> tuple[Ending, dict[str, Any]]:
@@ -153,12 +159,24 @@ class Session:
         with self.phases.phase("checkpoint_restore"):
             found = checkpoint.newest_valid(self.folder / "checkpoints")
             if found is None:
+                if self.starting_model is not None:
+                    self._start_from(self.starting_model)
                 return
             self.state.load_weights(found.weights)
             self.state.load_optimizer(found.optimizer)
             self.progress = Progress.restore(found.state, self.data.train_rows)
             self.log.info("going on from step %s", f"{found.step:,}")
             self.write_ledger("event", name="restored", step=found.step)
+
+    def _start_from(self, folder: Path) -> None:
+        try:
+            weights = export.read_model(folder, self.model_settings)
+            self.state.load_weights(weights)
+        except (OSError, ValueError, KeyError) as error:
+            raise UserError(
+                f"training.init_from: the model in {folder} does not fit the pipeline's model and tokenizer ({error})"
+            ) from None
+        self.log.info("starting from the model in %s", folder)
 
     def _compile(self) -> None:
         started = time.monotonic()
@@ -258,7 +276,7 @@ class Session:
 
     def _checkpoint_interval(self) -> float:
         setting = self.training.checkpoint.every_seconds
-        return 60.0 if setting == "auto" else setting
+        return self.automatic_interval(self._writer.save_seconds) if setting == "auto" else setting
 
     def _save(self) -> None:
         """Copy the state and start writing it; training stands still for the copy (and an earlier write) only."""
@@ -373,7 +391,9 @@ def freeze_choices(training: TrainingSettings, devices: Devices) -> dict[str, An
         training, hardware.cpu_flags(), devices.compute_capabilities
     )
     xla, xla_reason = hardware.choose_xla(training)
-    replicas = len(devices.names) * training.workers
+    if training.workers > 1:
+        raise UserError(f"training.workers: {training.workers} workers are not supported yet; set it to 1")
+    replicas = len(devices.names)
     if training.global_batch_size % replicas:
         raise UserError(
             f"training.global_batch_size: {training.global_batch_size} cannot be split evenly over {replicas} devices; "

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
-from training_helpers import FakeStop, Ledger, session, training
+from training_helpers import FakeSnapshot, FakeStop, Ledger, session, training
 
-from tokenmill.errors import Interrupted
+from tokenmill.errors import Interrupted, UserError
 from tokenmill.training import checkpoint, loop
+from tokenmill.training.settings import ModelSettings
 
 pytestmark = pytest.mark.tensorflow
 
@@ -66,3 +68,57 @@ def test_resuming_from_every_step_gives_the_same_bits(tmp_path: Path, monkeypatc
         assert json.loads((folder / "receipt.json").read_text()) == json.loads(
             (tmp_path / "whole" / "receipt.json").read_text()
         )
+
+
+def test_a_run_starts_from_a_promoted_model(tmp_path: Path) -> None:
+    session(tmp_path / "first", training(length={"steps": 3})).run()
+    last = session(tmp_path / "first", training(length={"steps": 3}))
+    later = session(tmp_path / "second", training(length={"steps": 1}))
+    later.starting_model = tmp_path / "first" / "model"
+    _, outputs = later.run()
+    _, before = last.run()
+    assert outputs["eval_loss_first"] == pytest.approx(before["eval_loss"], rel=1e-6)
+
+
+def test_a_starting_model_of_another_shape_is_a_sentence(tmp_path: Path) -> None:
+    session(tmp_path / "first", training(length={"steps": 1})).run()
+    later = session(tmp_path / "second", model=ModelSettings(layers=2, d_model=32, heads=2))
+    later.starting_model = tmp_path / "first" / "model"
+    with pytest.raises(UserError, match=r"training\.init_from: .* does not fit"):
+        later.run()
+
+
+def test_stop_conditions_end_a_run_and_end_it_again(tmp_path: Path) -> None:
+    settings = training(length={"steps": 400}, target_loss=4.4, evaluation={"every_steps": 5, "max_rows": 5})
+    ending, outputs = session(tmp_path, settings).run()
+    assert ending.status == "stopped_by_condition"
+    assert outputs["step"] < 400
+    again, same = session(tmp_path, settings, attempt=2).run()
+    assert (again.status, same["step"]) == ("stopped_by_condition", outputs["step"])
+    longer = settings.model_copy(update={"target_loss": None, "max_seconds": 1e-9})
+    ending, _ = session(tmp_path, longer, attempt=3).run()
+    assert ending.status == "stopped_by_budget"
+
+
+def test_training_that_is_never_finite_is_a_sentence(tmp_path: Path) -> None:
+    snapshot = FakeSnapshot()
+    poisoned = snapshot.splits["train"].loss_weights_BS.astype(np.float32)
+    poisoned[:, 0] = np.nan
+    snapshot.splits["train"] = replace(snapshot.splits["train"], loss_weights_BS=poisoned)
+    with pytest.raises(UserError, match="not finite in [0-9]+ updates in a row"):
+        session(tmp_path, training(), snapshot=snapshot).run()
+
+
+@pytest.mark.parametrize(
+    ("changes", "devices", "sentence"),
+    [
+        ({"micro_batch_size": 3}, 1, "micro_batch_size: 3 does not divide the 4 sequences"),
+        ({"global_batch_size": 5}, 2, "global_batch_size: 5 cannot be split evenly over 2 devices"),
+        ({"workers": 2}, 1, "workers: 2 workers are not supported yet"),
+    ],
+)
+def test_a_batch_that_cannot_be_split_is_a_sentence(
+    tmp_path: Path, changes: dict[str, int], devices: int, sentence: str
+) -> None:
+    with pytest.raises(UserError, match=sentence):
+        session(tmp_path, training(**changes), devices=devices)
