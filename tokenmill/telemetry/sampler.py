@@ -187,7 +187,7 @@ def main() -> None:
         source = SampleSource(arguments.pid)
         while True:
             due = max(due + INTERVAL_SECONDS, time.monotonic())
-            if select.select([0], [], [], due - time.monotonic())[0] and not os.read(0, 4096):
+            if select.select([0], [], [], max(0.0, due - time.monotonic()))[0] and not os.read(0, 4096):
                 break
             files.add(source.sample())
             if time.monotonic() - written >= WRITE_SECONDS:
