@@ -105,7 +105,7 @@ def test_training_that_is_never_finite_is_a_sentence(tmp_path: Path) -> None:
     poisoned = snapshot.splits["train"].loss_weights_BS.astype(np.float32)
     poisoned[:, 0] = np.nan
     snapshot.splits["train"] = replace(snapshot.splits["train"], loss_weights_BS=poisoned)
-    with pytest.raises(UserError, match="not finite in [0-9]+ updates in a row"):
+    with pytest.raises(UserError, match=r"not finite in [0-9]+ updates in a row"):
         session(tmp_path, training(), snapshot=snapshot).run()
 
 
