@@ -3,9 +3,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 from small_mill import Mill
 
 from tokenmill.workspace import Workspace
+
+# A loaded machine is no fault of the code: no test here asserts a time.
+settings.register_profile("untimed", deadline=None)
+settings.load_profile("untimed")
 
 
 @pytest.fixture
