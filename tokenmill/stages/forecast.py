@@ -76,16 +76,20 @@ def _timing(workspace: Workspace, rows: list[BaselineRow]) -> Timing | None:
     return None
 
 
-@dataclass(frozen=True)
+@dataclass
 class BudgetWatch:
     """The budget guard of the attempt that runs now, on the clock that its supervisor bills by."""
 
     guard: BudgetGuard
     spawned_monotonic: float
+    _begin: tuple[float, int] | None = None
+    """Billed seconds and tokens at the first look."""
 
-    def look(self, tokens_done: int, tokens_in_all: int | None) -> BudgetLook:
+    def look(self, tokens_done: int, tokens_in_all: int) -> BudgetLook:
         """Tokens count since the run's start. On `stop`: save, and end as stopped_by_budget."""
-        return self.guard.look(time.monotonic() - self.spawned_monotonic, tokens_done, tokens_in_all)
+        billed = time.monotonic() - self.spawned_monotonic
+        self._begin = self._begin or (billed, tokens_done)
+        return self.guard.look(billed, tokens_done, tokens_in_all, begin=self._begin)
 
 
 def budget_watch(

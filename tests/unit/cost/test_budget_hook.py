@@ -28,8 +28,10 @@ def test_the_hook_warns_once_and_stops_before_the_budget_is_passed() -> None:
     assert hook_after(20).after(info(900)) is None
     assert warned == []
     hook = hook_after(60)
-    assert hook.after(info(500)) is None  # on its way to $0.12
-    assert hook.after(info(510)) is None
+    assert hook.after(info(500)) is None
+    hook._watch.spawned_monotonic -= 10  # ten seconds pass for 100 tokens: on the way to $0.11
+    assert hook.after(info(600)) is None
+    assert hook.after(info(600)) is None
     assert len(warned) == 1
     assert events == [("event", "budget_warning")]
     ending = hook_after(91).after(info(950))

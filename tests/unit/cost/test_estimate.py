@@ -139,18 +139,20 @@ def test_the_budget_guard_projects_warns_and_stops_in_time() -> None:
     )
     assert guard.allowed_seconds == pytest.approx(9_000 - 100)  # $9 left at $0.001 a second
     early = guard.look(1_000, tokens_done=250, tokens_in_all=1_000)
-    assert (early.state, early.spent_usd, early.projected_usd) == ("ok", Decimal("2.000"), Decimal("8.000"))
-    assert guard.look(1_000, tokens_done=100, tokens_in_all=1_000).state == "warn"  # projected: $20
+    assert (early.state, early.spent_usd, early.projected_usd) == ("ok", Decimal("2.000"), Decimal("5.000"))
+    assert guard.look(1_000, tokens_done=100, tokens_in_all=1_000).state == "warn"  # projected: $2 and 9 × $1
+    late_start = guard.look(1_000, tokens_done=100, tokens_in_all=1_000, begin=(900, 0))
+    assert (late_start.state, late_start.projected_usd) == ("ok", Decimal("2.9"))  # compiling is not paid for again
     assert guard.look(7_000, tokens_done=900, tokens_in_all=1_000).state == "warn"  # $8 of $10
     assert guard.look(8_900, tokens_done=900, tokens_in_all=1_000).state == "stop"
-    assert guard.look(10, tokens_done=0, tokens_in_all=None).projected_usd is None
+    assert guard.look(10, tokens_done=19, tokens_in_all=1_000).projected_usd is None
 
 
 @given(st.decimals("0.01", 100, places=2), st.decimals("0.01", 100, places=2), st.floats(0, 3600))
 def test_a_stop_with_its_reserve_never_passes_the_budget(budget: Decimal, rate: Decimal, reserve: float) -> None:
     guard = BudgetGuard(budget_usd=budget, usd_per_hour=rate, reserve_seconds=reserve)
     end = max(guard.allowed_seconds, 0.0)
-    look = guard.look(end, 1, None)
+    look = guard.look(end, 0, 1)
     assert look.state == "stop"
     if guard.allowed_seconds >= 0:
         assert float(look.spent_usd) + reserve / 3600 * float(rate) <= float(budget) * (1 + 1e-9)

@@ -77,9 +77,12 @@ def test_the_watch_counts_everything_spent_before(tmp_path_factory: pytest.TempP
     watch = budget_watch(workspace, with_cost(budget_usd=Decimal("0.10")), workspace.relative(path), "a", "r1")
     assert watch is not None
     assert watch.guard.spent_before_usd == pytest.approx(first_us / 1000, abs=Decimal("0.000001"))
-    look = watch.look(200, 1_000)
-    assert float(look.spent_usd) == pytest.approx(float(watch.guard.spent_before_usd) + 0.005, abs=0.001)
+    assert watch.look(200, 1_000).projected_usd is None
+    watch.spawned_monotonic -= 10
+    look = watch.look(300, 1_000)
+    assert float(look.spent_usd) == pytest.approx(float(watch.guard.spent_before_usd) + 0.015, abs=0.001)
     assert look.projected_usd is not None
+    assert float(look.projected_usd - look.spent_usd) == pytest.approx(0.070, abs=0.002)
     assert look.state == "warn"
     assert watch.guard.allowed_seconds == pytest.approx(100 - float(first_us) - 30)
 
