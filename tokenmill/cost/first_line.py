@@ -66,4 +66,8 @@ def _baseline(report: Report) -> str:
 def _because(report: Report) -> str:
     sentences = (report.validation or {}).get("sentences") if report.outcome == "refused_by_validation" else None
     reason = (sentences[0] if sentences else report.message).strip()
-    return f". {reason[0].upper()}{reason[1:]}{'' if reason.endswith('.') else '.'}" if reason else "."
+    if not reason:
+        return "."
+    # A dotted key at the beginning stays as it is written in the file.
+    begin = reason[0].upper() if reason.split()[0].isalpha() else reason[0]
+    return f". {begin}{reason[1:]}{'' if reason.endswith('.') else '.'}"
