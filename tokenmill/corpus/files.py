@@ -9,6 +9,7 @@ import hashlib
 import json
 import os
 import re
+import stat
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -98,7 +99,11 @@ def _walk(
                     below = (*ancestors, os.path.join(ancestors[-1], entry.name))  # noqa: PTH118 - hot loop
                 _walk(source, entry.path, relative + "/", below, chosen, into)
             elif chosen(relative):
-                into.files.append(CorpusFile(source.name, relative, entry.path, entry.stat().st_size))
+                status = entry.stat()
+                if not stat.S_ISREG(status.st_mode):  # reading a pipe would wait for ever
+                    into.refused.append((relative, Refusal(0, Reason.UNREADABLE, "not a regular file")))
+                    continue
+                into.files.append(CorpusFile(source.name, relative, entry.path, status.st_size))
         except OSError as error:
             if chosen(relative):
                 loop = error.errno == 40  # ELOOP

@@ -213,8 +213,11 @@ class _JsonLines(logging.Handler):
 
 
 def _json_logging(stage: StageName) -> logging.Logger:
-    # Libraries (Great Expectations above all) tell their inner life at INFO; people want ours.
-    logging.basicConfig(level=logging.WARNING, format="%(message)s", handlers=[_JsonLines()], force=True)
+    # Libraries (Great Expectations above all, which sets the level of a logger itself) tell their inner life at INFO;
+    # people want ours.
+    lines = _JsonLines()
+    lines.addFilter(lambda record: record.levelno >= logging.WARNING or record.name.startswith("tokenmill."))
+    logging.basicConfig(level=logging.WARNING, format="%(message)s", handlers=[lines], force=True)
     logging.getLogger("tokenmill").setLevel(logging.INFO)
     return logging.getLogger(f"tokenmill.{stage}")
 

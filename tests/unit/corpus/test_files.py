@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tokenmill.corpus.files import glob_pattern, list_files, open_bytes, raw_fingerprint
+from tokenmill.corpus.refusals import Reason
 from tokenmill.corpus.settings import SourceSettings
 from tokenmill.errors import UserError
 
@@ -52,6 +53,16 @@ def test_files_come_in_the_order_of_their_path_bytes(tmp_path: Path) -> None:
 def test_include_and_exclude(tmp_path: Path) -> None:
     make(tmp_path, "a.py", "test/b.py", "x/test/c.py", "x/d.py", "x/e.txt")
     assert listed(tmp_path, include=["**/*.py"], exclude=["test/**", "**/test/**"]) == ["a.py", "x/d.py"]
+
+
+def test_a_pipe_is_refused_not_waited_for(tmp_path: Path) -> None:
+    make(tmp_path, "a.txt")
+    os.mkfifo(tmp_path / "pipe.txt")
+    listing = list_files(source(tmp_path), str(tmp_path))
+    assert [file.path for file in listing.files] == ["a.txt"]
+    assert [(path, refusal.reason, refusal.excerpt) for path, refusal in listing.refused] == [
+        ("pipe.txt", Reason.UNREADABLE, "not a regular file")
+    ]
 
 
 def test_a_root_may_be_one_file(tmp_path: Path) -> None:

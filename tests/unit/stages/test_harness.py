@@ -103,6 +103,24 @@ def stage(tmp_path: Path) -> Iterator[Any]:
         one.close()
 
 
+def test_libraries_that_talk_at_info_are_not_passed_on(tmp_path: Path) -> None:
+    stage = Stage(
+        tmp_path,
+        """
+        import logging
+        library = logging.getLogger("great_expectations.somewhere")
+        library.setLevel(logging.INFO)
+        library.info("my inner life")
+        library.warning("something is wrong")
+        logging.getLogger("tokenmill.tokens").info("ours")
+        return StageResult(status="completed", outputs={})
+        """,
+    )
+    code, lines = stage.end()
+    assert code == ExitCode.DONE
+    assert [line["message"] for line in lines if line["type"] == "log"] == ["something is wrong", "ours"]
+
+
 def test_a_stage_gets_its_inputs_and_writes_its_result(stage: Any) -> None:
     one = stage("""
         for done in range(1, 4):
