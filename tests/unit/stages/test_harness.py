@@ -103,10 +103,8 @@ def stage(tmp_path: Path) -> Iterator[Any]:
         one.close()
 
 
-def test_libraries_that_talk_at_info_are_not_passed_on(tmp_path: Path) -> None:
-    stage = Stage(
-        tmp_path,
-        """
+def test_libraries_that_talk_at_info_are_not_passed_on(stage: Any) -> None:
+    one = stage("""
         import logging
         library = logging.getLogger("great_expectations.somewhere")
         library.setLevel(logging.INFO)
@@ -114,9 +112,8 @@ def test_libraries_that_talk_at_info_are_not_passed_on(tmp_path: Path) -> None:
         library.warning("something is wrong")
         logging.getLogger("tokenmill.tokens").info("ours")
         return StageResult(status="completed", outputs={})
-        """,
-    )
-    code, lines = stage.end()
+    """)
+    code, lines = one.end()
     assert code == ExitCode.DONE
     assert [line["message"] for line in lines if line["type"] == "log"] == ["something is wrong", "ours"]
 
