@@ -1,4 +1,4 @@
-"""`tokenmill plan`: what a start would do. Looks at the workspace and at the names of the corpus's files only."""
+"""`tokenmill plan`: what a start would do. Reads the workspace and the corpus's bytes; starts and writes nothing."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ from tokenmill.cost.money import format_rate
 from tokenmill.cost.prices import resolve_price
 from tokenmill.invocations import running_invocation
 from tokenmill.pipelines import Pipeline
-from tokenmill.runs import Run, list_runs, unfinished_run
+from tokenmill.runs import Run, finished_run, list_runs, unfinished_run
 from tokenmill.stages.forecast import forecast
+from tokenmill.tokens.prepare import PrepareRequest
+from tokenmill.tokens.preview import Preview, preview
 from tokenmill.workspace import Workspace
 
 
@@ -26,30 +28,49 @@ def plan_lines(name: str, pipeline: Pipeline) -> Iterator[str]:
         yield f"train      would go on with run {run.id} from step {run.committed_step:,}, on snapshot {run.snapshot}"
         yield "prepare    nothing: the corpus is not looked at while a run is unfinished (--fresh gives it up)"
     else:
-        yield from _prepare_lines(pipeline)
-        yield from _train_lines(name, pipeline, workspace)
+        found = preview(_request(name, pipeline, workspace))
+        yield from _prepare_lines(found)
+        yield from _train_lines(name, pipeline, workspace, found)
     yield f"price      {_price(pipeline)}"
     yield from _estimate_lines(workspace, pipeline, run)
 
 
-def _prepare_lines(pipeline: Pipeline) -> Iterator[str]:
-    for source in pipeline.corpus.sources:
-        yield f"prepare    source {source.name}: {', '.join(source.include)} under {source.root}"
+def _request(name: str, pipeline: Pipeline, workspace: Workspace) -> PrepareRequest:
+    roots = {source.name: source.root for source in pipeline.corpus.sources}
+    return PrepareRequest(workspace, name, pipeline.corpus, pipeline.tokenizer, pipeline.tokens, roots)
 
 
-def _train_lines(name: str, pipeline: Pipeline, workspace: Workspace) -> Iterator[str]:
+def _prepare_lines(found: Preview) -> Iterator[str]:
+    corpus = f"{found.files:,} files, {found.bytes / 2**20:,.1f} MiB"
+    if found.snapshot is not None:
+        shards = found.snapshot.reused_shards
+        yield f"prepare    nothing: snapshot {found.snapshot.snapshot} holds these {corpus} in {shards} cached shards"
+        return
+    new = found.files - found.known_files
+    yield f"prepare    {corpus}; {found.known_files:,} files are known, {new:,} are new or changed"
+    if found.known_files:
+        yield "prepare    only groups whose documents changed are tokenised again"
+    if found.tokenizer is None:
+        yield "prepare    the pipeline's tokenizer is made first, and pinned"
+
+
+def _train_lines(name: str, pipeline: Pipeline, workspace: Workspace, found: Preview) -> Iterator[str]:
+    snapshot = None if found.snapshot is None else found.snapshot.snapshot
+    trained = None if snapshot is None else finished_run(workspace, name, pipeline, snapshot)
+    if trained is not None:
+        yield f"train      nothing: run {trained.id} has trained this snapshot"
+        return
     wanted = pipeline.identity_fingerprint()
     earlier = [run for run in list_runs(workspace) if run.pipeline == name and run.identity_fingerprint == wanted]
-    if not earlier:
-        yield "train      a new run: this pipeline has none of the same identity"
-    for run in earlier[-3:]:
-        yield f"train      {_about(run)}"
-
-
-def _about(run: Run) -> str:
-    if run.status == "completed":
-        return f"nothing, if the corpus still gives snapshot {run.snapshot}: run {run.id} has trained it"
-    return f"would go on with run {run.id} ({run.status}), if the corpus still gives snapshot {run.snapshot}"
+    if not any(run.snapshot == snapshot for run in earlier):
+        yield (
+            f"train      a new run; {len(earlier)} earlier ones of the same identity"
+            if earlier
+            else ("train      a new run: this pipeline has none of the same identity")
+        )
+    for run in earlier:
+        if run.snapshot == snapshot:
+            yield f"train      would go on with run {run.id} ({run.status}) from step {run.committed_step:,}"
 
 
 def _estimate_lines(workspace: Workspace, pipeline: Pipeline, run: Run | None) -> Iterator[str]:

@@ -94,7 +94,7 @@ def prepare(request: PrepareRequest, hooks: Hooks) -> Prepared:
         hooks.log.warning(
             "the folder of tokenizer.source changed since the pipeline's tokenizer was pinned; the pinned one is used"
         )
-    if tokenizer is not None and (found := _find_snapshot(request, stock, tokenizer)) is not None:
+    if tokenizer is not None and (found := find_snapshot(request, stock, tokenizer)) is not None:
         hooks.log.info("nothing changed: snapshot %s", found.snapshot)
         return found
     with open_scratch(request.workspace.scratch) as scratch:
@@ -120,7 +120,8 @@ def plan_key(request: PrepareRequest, stock: list[SourceFiles], tokenizer: Token
     )
 
 
-def _find_snapshot(request: PrepareRequest, stock: list[SourceFiles], tokenizer: Tokenizer) -> Prepared | None:
+def find_snapshot(request: PrepareRequest, stock: list[SourceFiles], tokenizer: Tokenizer) -> Prepared | None:
+    """The snapshot that was made of exactly this corpus, if it and its shards are still there."""
     path = _plan_path(request.workspace, plan_key(request, stock, tokenizer))
     if not path.exists():
         return None
