@@ -53,7 +53,9 @@ def list_files(source: SourceSettings, root: str) -> Listing:
     listing = _list_remote(source, root, chosen) if "://" in root else _list_local(source, Path(root), chosen)
     if not listing.files and not listing.refused:
         patterns = ", ".join(source.include)
-        raise UserError(f"corpus source '{source.name}': no file under '{source.root}' matches {patterns}")
+        raise UserError(
+            f"corpus source '{source.name}': no file under '{source.root}' matches {patterns}; mend include or root"
+        )
     listing.files.sort(key=lambda file: file.path.encode())
     listing.refused.sort(key=lambda item: item[0].encode())
     return listing
