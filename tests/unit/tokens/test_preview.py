@@ -39,5 +39,5 @@ def test_what_changed_is_counted_and_nothing_is_written(mill: Mill) -> None:
 
 
 def test_a_corpus_that_cannot_be_used_is_refused(mill: Mill) -> None:
-    with pytest.raises(UserError, match="no file under .* mend include or root"):
+    with pytest.raises(UserError, match=r"no file under .* mend include or root"):
         preview(mill.request())
