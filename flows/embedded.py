@@ -57,28 +57,40 @@ class EmbeddedServer:
         self.home = home
         # Bound here and handed down, so that no other process can take the port in between.
         try:
-            self._socket = socket.create_server(("127.0.0.1", ui_port or 0))
+            listener = socket.create_server(("127.0.0.1", ui_port or 0))
         except OSError as error:
             raise UserError(f"port {ui_port} cannot be used ({error.strerror}); choose another with --port") from None
-        self.api_url = f"http://127.0.0.1:{self._socket.getsockname()[1]}/api"
+        self.api_url = f"http://127.0.0.1:{listener.getsockname()[1]}/api"
         environment = {**os.environ, **QUIET, "PREFECT_HOME": str(home), "PREFECT_UI_API_URL": self.api_url}
         if ui_port is None:
             environment["PREFECT_SERVER_UI_ENABLED"] = "false"
             environment |= {f"PREFECT_SERVER_SERVICES_{name}_ENABLED": "false" for name in _UNNEEDED_SERVICES}
         self._log = (home / "server.log").open("wb")
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "flows.embedded", str(self._socket.fileno())],
+            [sys.executable, "-m", "flows.embedded", str(listener.fileno())],
             stdin=subprocess.PIPE,
             stdout=self._log,
             stderr=self._log,
             env=environment,
-            pass_fds=[self._socket.fileno()],
+            pass_fds=[listener.fileno()],
             start_new_session=True,
         )
+        # The server's alone from here on: while a process listens, connections to a dead server would hang, not fail.
+        listener.close()
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def has_died(self) -> bool:
+        return self._process.poll() is not None
 
     def client_environment(self) -> dict[str, str]:
         """Variables that point Prefect, imported later in this process, at this server."""
-        return {**CLIENT, "PREFECT_API_URL": self.api_url, "PREFECT_HOME": str(self.home)}
+        # A server on this machine that does not answer is dead; waiting for it would only hold up the night's end.
+        patience = {"PREFECT_CLIENT_MAX_RETRIES": "1"}
+        return {**CLIENT, **patience, "PREFECT_API_URL": self.api_url, "PREFECT_HOME": str(self.home)}
 
     def serving_environment(self) -> dict[str, str]:
         """The same for a long-running process, whose logs are its only terminal."""
@@ -87,7 +99,7 @@ class EmbeddedServer:
     def wait_until_healthy(self, unless: Callable[[], bool] = lambda: False) -> bool:
         """False as soon as `unless` holds. Raises `UserError` if the server ends, or is not up after two minutes."""
         deadline = time.monotonic() + START_SECONDS
-        while time.monotonic() < deadline and self._process.poll() is None:
+        while time.monotonic() < deadline and not self.has_died:
             if unless():
                 return False
             try:
@@ -106,7 +118,6 @@ class EmbeddedServer:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
-        self._socket.close()
         self._log.close()
 
 

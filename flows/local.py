@@ -32,7 +32,12 @@ def spend_night(night: Night) -> Outcome:
             import flows.retrain  # noqa: F401 - takes seconds, in which the server comes up
 
             if server.wait_until_healthy(unless=night.must_end_early):
-                _run_flow(night)
+                try:
+                    _run_flow(night)
+                except Exception:
+                    # The night has its outcome and report by then (flows.retrain.spend); Prefect cannot be told.
+                    if not server.has_died:
+                        raise
             else:
                 _end_early(night, first)
     return night.invocation.outcome
