@@ -80,13 +80,12 @@ def _snapshots(workspace: Workspace) -> Table:
         title_justify="left",
     )
     for path in sorted((workspace.root / "snapshots").glob("*/manifest.json"), key=lambda path: path.stat().st_mtime):
-        manifest = read_json(path)
-        table.add_row(
-            path.parent.name,
-            f"{manifest['documents_kept']:,}",
-            f"{manifest['train']['tokens']:,}",
-            f"{manifest['eval']['tokens']:,}",
-        )
+        try:
+            manifest = read_json(path)
+            counts = (manifest["documents_kept"], manifest["train"]["tokens"], manifest["eval"]["tokens"])
+        except (ValueError, KeyError, TypeError):
+            raise UserError(f"{path} is broken; restore it, or remove its folder: a start makes it again") from None
+        table.add_row(path.parent.name, *(f"{count:,}" for count in counts))
     return table
 
 

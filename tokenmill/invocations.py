@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
+from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import BaseModel, Field
@@ -86,9 +87,18 @@ class Invocation(BaseModel):
 
 
 def list_invocations(workspace: Workspace) -> list[Invocation]:
-    """Every invocation of the workspace, oldest first."""
-    paths = sorted((workspace.root / "invocations").glob(f"*/{INVOCATION_FILE}"))
-    return [Invocation.model_validate(read_json(path)) for path in paths]
+    """Every invocation of the workspace, oldest first. Raises `UserError` naming a file that cannot be understood."""
+    return [_read(path) for path in sorted((workspace.root / "invocations").glob(f"*/{INVOCATION_FILE}"))]
+
+
+def _read(path: Path) -> Invocation:
+    try:
+        return Invocation.model_validate(read_json(path))
+    except ValueError as error:
+        raise UserError(
+            f"{path} is not an invocation.json that this version understands ({' '.join(str(error).split())}); "
+            "restore it, or move its folder out of the workspace"
+        ) from None
 
 
 @contextmanager

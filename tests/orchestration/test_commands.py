@@ -90,3 +90,12 @@ def test_ls_shows_pipelines_and_runs_whole(tmp_path: Path) -> None:
     (run,) = list_runs(Workspace(tmp_path / "workspace"))
     assert run.id in out.getvalue()
     assert "interrupted at step 10 (Ctrl-C); start again to go on" in out.getvalue()
+
+
+def test_ls_names_a_manifest_that_is_broken(tmp_path: Path) -> None:
+    file = pipelines_file(tmp_path)
+    manifest = tmp_path / "workspace" / "snapshots" / "s1" / "manifest.json"
+    manifest.parent.mkdir(parents=True)
+    manifest.write_text('{"documents_kept": 3,')
+    with pytest.raises(UserError, match=f"{manifest} is broken"):
+        list_everything(Console(file=io.StringIO()), file)

@@ -8,6 +8,7 @@ import pytest
 
 from tokenmill.errors import UserError
 from tokenmill.invocations import (
+    INVOCATION_FILE,
     Invocation,
     StageRecord,
     ask_to_stop,
@@ -53,3 +54,13 @@ def test_asking_to_stop_reaches_that_invocation_alone(tmp_path: Path) -> None:
     ask_to_stop(workspace, "a")
     assert asked_to_stop(workspace, "a")
     assert not asked_to_stop(workspace, "b")
+
+
+def test_an_invocation_that_cannot_be_understood_is_named(tmp_path: Path) -> None:
+    workspace = Workspace.open(str(tmp_path))
+    half = Invocation.begin("p", [])
+    half.save(workspace)
+    path = workspace.invocation(half.id) / INVOCATION_FILE
+    path.write_bytes(path.read_bytes()[:20])
+    with pytest.raises(UserError, match=f"{half.id}/{INVOCATION_FILE} is not an invocation.json"):
+        list_invocations(workspace)
