@@ -14,7 +14,6 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import BaseModel, Field
