@@ -106,12 +106,18 @@ class PipelineFile:
             lines = "".join(f"\n  {line}" for line in errors)
             raise UserError(f"pipeline '{name}' in {self.path.name} has {_plural(len(errors), 'mistake')}:{lines}")
         if "://" not in pipeline.workspace:
-            absolute = str((self.path.parent / Path(pipeline.workspace).expanduser()).resolve())
-            pipeline = pipeline.model_copy(update={"workspace": absolute})
+            pipeline = pipeline.model_copy(update={"workspace": self._beside("workspace", pipeline.workspace)})
         if pipeline.checks.suite is not None:
-            suite = str((self.path.parent / Path(pipeline.checks.suite).expanduser()).resolve())
+            suite = self._beside("checks.suite", pipeline.checks.suite)
             pipeline = pipeline.model_copy(update={"checks": pipeline.checks.model_copy(update={"suite": suite})})
         return pipeline
+
+    def _beside(self, key: str, value: str) -> str:
+        """A path of the file as an absolute one: relative ones start beside the file."""
+        try:
+            return str((self.path.parent / Path(value).expanduser()).resolve())
+        except (ValueError, RuntimeError, OSError) as error:
+            raise UserError(f"{key}: {value!r} cannot be a path ({error}); write another one") from None
 
 
 def read_pipeline_file(path: Path) -> PipelineFile:

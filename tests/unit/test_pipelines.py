@@ -71,6 +71,14 @@ def test_the_workspace_is_relative_to_the_file(tmp_path: Path) -> None:
     assert remote.workspace == "s3://bucket/tm"
 
 
+@pytest.mark.parametrize("value", ["\0", "~nobody-of-this-name/w"])
+@pytest.mark.parametrize("key", ["workspace", "checks.suite"])
+def test_what_cannot_be_a_path_is_refused(tmp_path: Path, key: str, value: str) -> None:
+    file = write(tmp_path, {"p": MINIMAL})
+    with pytest.raises(UserError, match=f"{key}: .* cannot be a path"):
+        file.load("p", [f"{key}={json.dumps(value)}"])
+
+
 def test_overrides_reach_any_depth_and_are_yaml(tmp_path: Path) -> None:
     file = write(tmp_path, {"p": MINIMAL})
     pipeline = file.load("p", ["training.length={tokens: 1000, steps: null}", "cost={usd_per_hour: 1.85}"])

@@ -17,7 +17,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -125,7 +125,8 @@ def main(stage: StageName, work: Callable[[StageContext], StageResult]) -> None:
 
     def leave(reason: str) -> None:
         _write_phases(context)
-        ledger.write("event", sync=True, name="interrupted", reason=reason, during=phases.current)
+        with suppress(OSError):
+            ledger.write("event", sync=True, name="interrupted", reason=reason, during=phases.current)
         os._exit(ExitCode.INTERRUPTED)
 
     stop._exit = leave
@@ -137,12 +138,17 @@ def main(stage: StageName, work: Callable[[StageContext], StageResult]) -> None:
     code = _EXIT_CODES.get(result.status, ExitCode.DONE)
     if result.outputs.get("user_error"):
         code = ExitCode.USER_ERROR
-    write_json(spec_path.with_name(RESULT_NAME), result.model_dump(mode="json"))
+    try:
+        write_json(spec_path.with_name(RESULT_NAME), result.model_dump(mode="json"))
+    except OSError as error:
+        log.error("the result of %s cannot be written: %s; what is committed stays", stage, error)
+        code = code or ExitCode.CRASHED  # without its result a stage is not done
     phases.switch("idle")
     done.set()
     beat.join()
     _write_phases(context)
-    ledger.close()
+    with suppress(OSError):
+        ledger.close()
     # The interpreter's own shutdown joins TensorFlow's threads, which takes up to seconds; all is written by now.
     sys.stdout.flush()
     os._exit(code)
@@ -203,8 +209,10 @@ def _beat(context: StageContext, done: threading.Event) -> None:
 
 
 def _write_phases(context: StageContext) -> None:
+    """A full disk costs the record, not the stage: the bill goes by the supervisor's own times."""
     current: Phase = context.phases.current
-    context.ledger.write("phases", seconds=context.phases.drain(), current=current)
+    with suppress(OSError):
+        context.ledger.write("phases", seconds=context.phases.drain(), current=current)
 
 
 class _JsonLines(logging.Handler):

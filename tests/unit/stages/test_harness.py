@@ -140,6 +140,23 @@ def test_what_the_user_must_mend_is_one_sentence_and_exit_code_2(stage: Any) -> 
     assert one.result["outputs"] == {"user_error": True}
 
 
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        ("raise UserError('the disk is full: free some space')", ExitCode.USER_ERROR),
+        ("return StageResult(status='completed')", ExitCode.CRASHED),
+    ],
+)
+def test_a_result_that_cannot_be_written_is_said_in_a_sentence(
+    stage: Any, tmp_path: Path, body: str, expected: ExitCode
+) -> None:
+    (tmp_path / "RESULT.json").mkdir()
+    code, lines = stage(body).end()
+    assert code == expected
+    assert "the result of prepare cannot be written" in lines[-1]["message"]
+    assert not any("Traceback" in line["message"] for line in lines)
+
+
 def test_a_crash_keeps_its_traceback_in_the_log(stage: Any) -> None:
     one = stage("""raise RuntimeError("boom")""")
     code, lines = one.end()
