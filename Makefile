@@ -67,7 +67,7 @@ bench-tokens: $(STAMP) ## the token cache beside its peers (needs apt, npm and a
 	@$(BIN)/python -m benchmarks.tokens.bench .bench/tokens
 
 lock: ## resolve requirements/*.txt anew (needs uv)
-	@$(UV_COMPILE) --extra cpu --extra orchestrate --extra dev pyproject.toml -o requirements/main.txt
+	@$(UV_COMPILE) --extra cpu --extra orchestrate --extra object-store --extra dev pyproject.toml -o requirements/main.txt
 
 clean: ## remove caches (not the workspace, not .venv)
 	@rm -rf .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
