@@ -7,9 +7,9 @@ from typing import Any
 from rich.console import Console
 
 from tasks.night import Night
-from tokenmill.invocations import Outcome, list_invocations
+from tokenmill.invocations import Outcome
 from tokenmill.protocol import ExitCode, StageName
-from tokenmill.workspace import Workspace, read_json
+from tokenmill.workspace import read_json
 
 SAMPLES = 2
 SAMPLE_LINES = 6
@@ -72,30 +72,14 @@ def _shortened(text: str) -> list[str]:
 
 
 def _quality(night: Night) -> str:
-    trained = _outputs(night, StageName.TRAIN)
-    verdict = _outputs(night, StageName.VALIDATE)
+    trained = night.outputs_of(StageName.TRAIN)
+    verdict = night.outputs_of(StageName.VALIDATE)
     if trained.get("eval_loss") is None:
         return "This run has not been evaluated."
     text = f"evaluation loss {trained['eval_loss']:.3f} nats per token on held-out documents"
     if verdict.get("unigram_entropy_nats") is not None:
         text += f"; unigram entropy of the corpus {verdict['unigram_entropy_nats']:.3f}"
     return text
-
-
-def _outputs(night: Night, stage: StageName) -> dict[str, Any]:
-    """What `stage` made for the night's run: tonight, or in the newest earlier invocation of the run."""
-    if stage in night.outputs:
-        return night.outputs[stage]
-    assert night.run is not None
-    return newest_outputs(night.workspace, night.run.id, stage)
-
-
-def newest_outputs(workspace: Workspace, run_id: str, stage: StageName) -> dict[str, Any]:
-    for invocation in reversed(list_invocations(workspace)):
-        for record in reversed(invocation.stages):
-            if invocation.run_id == run_id and record.stage is stage and record.outputs:
-                return record.outputs
-    return {}
 
 
 def _places(night: Night) -> list[tuple[str, str]]:

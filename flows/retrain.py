@@ -12,7 +12,7 @@ from contextvars import ContextVar
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 from uuid import UUID
 
 from prefect import flow
@@ -31,9 +31,11 @@ from tokenmill.errors import UserError
 from tokenmill.invocations import AlreadyRunningError, Outcome, running_invocation
 from tokenmill.pipelines import Pipeline, read_pipeline_file
 from tokenmill.protocol import StageName
+from tokenmill.runs import finished_run
 from tokenmill.workspace import Workspace
 
 WAIT_SECONDS = 5.0
+TRAINED: tuple[Outcome, ...] = ("finished", "stopped_by_condition", "stopped_by_budget")
 
 _opened: ContextVar[Night | None] = ContextVar("night opened by the command line", default=None)
 
@@ -109,8 +111,11 @@ def spend(night: Night) -> State:
             night.end("crashed", f"the flow itself crashed: {type(error).__name__}: {error}")
             night.attempt(StageName.REPORT)
             raise
+        loud = data_refused(night) if outcome in TRAINED else ""
+        message = loud + message
         finish(night, outcome, message, partial(report, night))
     state, name = STATES[outcome]
+    name = f"{name}OnLastGood" if loud else name
     return State(type=state, name=name, message=message)
 
 
@@ -121,6 +126,7 @@ def work(night: Night) -> tuple[Outcome, str]:
             snapshot = prepare(night)
             night.end_if_trained(snapshot)
             verdict = validate(night)
+            refuse_if_nothing_good_is_new(night, verdict)
             night.end_if_trained(verdict["snapshot"])
             night.open_run(verdict["snapshot"], verdict["validation"])
         result = train(night)
@@ -135,6 +141,25 @@ def work(night: Night) -> tuple[Outcome, str]:
         return "finished", result.message
     assert result.status in ("stopped_by_budget", "stopped_by_condition")
     return result.status, result.message
+
+
+def refuse_if_nothing_good_is_new(night: Night, verdict: dict[str, Any]) -> None:
+    """With `checks.on_fail: train_on_last_good`: refused data, and a last good snapshot that is trained already."""
+    refused = verdict.get("refused")
+    if refused and finished_run(night.workspace, night.name, night.pipeline, verdict["snapshot"]):
+        raise NightOver(
+            "refused_by_validation",
+            f"no training, data refused: {refused['sentence']} The last good snapshot, {verdict['snapshot']}, is trained "
+            "already",
+        )
+
+
+def data_refused(night: Night) -> str:
+    """The beginning of the outcome's sentence where the run trains the last good snapshot for want of good data."""
+    refused = night.outputs_of(StageName.VALIDATE).get("refused")
+    if not refused:
+        return ""
+    return f"DATA REFUSED, the last good snapshot was trained on instead: {refused['sentence']} "
 
 
 def cancelled_at_server() -> bool:

@@ -23,6 +23,7 @@ from tokenmill.invocations import (
     StageRecord,
     asked_to_stop,
     close_dead_invocations,
+    newest_outputs,
     only_invocation,
 )
 from tokenmill.locks import owner_of
@@ -127,6 +128,12 @@ class Night:
         if run is not None:
             self.run = run
             raise NightOver("already_trained", f"nothing new: run {run.id} has trained this snapshot already")
+
+    def outputs_of(self, stage: StageName) -> dict[str, Any]:
+        """What `stage` made for the night's run: tonight, or in the newest earlier invocation of the run."""
+        if stage in self.outputs or self.run is None:
+            return self.outputs.get(stage, {})
+        return newest_outputs(self.workspace, self.run.id, stage)
 
     def close(self) -> None:
         """End a stage that was started early and that the flow never came to."""

@@ -90,6 +90,15 @@ def list_invocations(workspace: Workspace) -> list[Invocation]:
     return [_read(path) for path in sorted((workspace.root / "invocations").glob(f"*/{INVOCATION_FILE}"))]
 
 
+def newest_outputs(workspace: Workspace, run_id: str, stage: StageName) -> dict[str, Any]:
+    """What `stage` made for this run, in the newest invocation where it made something; empty if it never did."""
+    for invocation in reversed(list_invocations(workspace)):
+        for record in reversed(invocation.stages):
+            if invocation.run_id == run_id and record.stage is stage and record.outputs:
+                return record.outputs
+    return {}
+
+
 def _read(path: Path) -> Invocation:
     try:
         return Invocation.model_validate(read_json(path))

@@ -85,6 +85,27 @@ def test_data_that_is_refused_ends_the_night_with_a_report_and_no_run(tmp_path: 
     assert not list_runs(Workspace(tmp_path / "workspace"))
 
 
+def test_training_on_the_last_good_snapshot_is_said_loudly_and_done_once(tmp_path: Path) -> None:
+    order(tmp_path, "train", "stopped_by_budget")
+    spend(tmp_path)
+    workspace = Workspace(tmp_path / "workspace")
+    (workspace.root / "last-good").write_text(list_runs(workspace)[-1].snapshot)
+    for _ in range(2):
+        (tmp_path / "notes" / "b.txt").write_text("aGVsbG8=")
+        order(tmp_path, "validate", "replaced")
+        state = spend(tmp_path)
+        night = last(tmp_path)
+        if night["outcome"] == "refused_by_validation":
+            break
+        assert (state.type.value, state.name) == ("COMPLETED", "CompletedOnLastGood")
+        loud = "DATA REFUSED, the last good snapshot was trained on instead: It is base64. "
+        assert state.message.startswith(loud)
+        assert night["message"].startswith(loud)
+    assert (state.type.value, state.name) == ("FAILED", "Refused")
+    assert state.message.startswith("no training, data refused: It is base64. The last good snapshot, ")
+    assert [run.status for run in list_runs(workspace)] == ["completed"]
+
+
 def test_an_interrupted_night_has_a_report_and_the_next_goes_on_without_the_corpus(tmp_path: Path) -> None:
     order(tmp_path, "train", "wait")
     state = spend(tmp_path, "interrupt")

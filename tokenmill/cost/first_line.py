@@ -8,7 +8,14 @@ from tokenmill.cost.words import count, duration
 
 
 def first_line(report: Report) -> str:
-    """One or two sentences, the figure first."""
+    """One or two sentences, the figure first; before them, loudly, that refused data was replaced by the last good."""
+    refused = (report.validation or {}).get("refused")
+    if not refused or report.outcome == "refused_by_validation":
+        return _line(report)
+    return f"Tonight's data was refused, the last good snapshot was trained on instead. {_line(report)}"
+
+
+def _line(report: Report) -> str:
     outcome = report.outcome
     spent = _spent(report)
     if outcome == "refused_by_validation":
@@ -64,7 +71,10 @@ def _baseline(report: Report) -> str:
 
 
 def _because(report: Report) -> str:
-    sentences = (report.validation or {}).get("sentences") if report.outcome == "refused_by_validation" else None
+    verdict = report.validation or {}
+    # Where the last good snapshot is trained already, the outcome's own sentence says that too.
+    own = report.outcome == "refused_by_validation" and not verdict.get("refused")
+    sentences = verdict.get("sentences") if own else None
     reason = (sentences[0] if sentences else report.message).strip()
     if not reason:
         return "."

@@ -3,7 +3,7 @@
 Inputs: `snapshot`. Outputs: `verdict`, `validation` (folder), `rules`, `snapshot` (to train on), `sentences`,
 `unigram_entropy_nats`; `report`, `markdown` and `table` are files about tonight's verdict. Where a refused snapshot is
 replaced by the last good one, `verdict` stays `fail`, `snapshot` and `validation` are the last good ones, and `refused`
-names tonight's.
+names tonight's, with the sentence that says why.
 """
 
 from __future__ import annotations
@@ -72,7 +72,12 @@ def _refused(context: StageContext, validation: Validation) -> StageResult:
         f"As checks.on_fail says, the last good snapshot {last.snapshot} is trained on instead."
     )
     context.log.warning("%s", message)
-    refused = {"snapshot": validation.verdict.snapshot, "validation": validation.folder, "rules": outputs["rules"]}
+    refused = {
+        "snapshot": validation.verdict.snapshot,
+        "validation": validation.folder,
+        "rules": outputs["rules"],
+        "sentence": first,
+    }
     replaced = {
         "snapshot": last.snapshot,
         "validation": last.validation,

@@ -19,6 +19,16 @@ def validate(context: StageContext) -> StageResult:
     write_atomic(context.workspace.root / outputs["markdown"], b"# all is well\n")
     write_json(context.workspace.root / outputs["table"], [{"rule": "sums", "outcome": "pass"}])
     result = act(context, StageResult(status="completed", outputs=outputs))
+    if result.status == "replaced":
+        good = (context.workspace.root / "last-good").read_text()
+        refused = {
+            "snapshot": snapshot,
+            "validation": outputs["validation"],
+            "rules": "r0",
+            "sentence": "It is base64.",
+        }
+        replaced = {"verdict": "fail", "snapshot": good, "validation": f"validations/{good}/r0", "refused": refused}
+        return StageResult(status="completed", outputs=outputs | replaced, message="refused, and replaced")
     if result.status != "failed":
         return result
     failed = outputs | {"verdict": "fail", "user_error": True}

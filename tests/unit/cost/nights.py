@@ -76,12 +76,15 @@ class Night:
         write_json(self.workspace.snapshot(snapshot) / "manifest.json", manifest)
         self.stage("prepare", "prepare", seconds, snapshot=snapshot, documents=9_480, train_tokens=2_570_000)
 
-    def validate(self, verdict: str = "pass", seconds: float = 6.0) -> None:
+    def validate(self, verdict: str = "pass", seconds: float = 6.0, refused: str | None = None) -> None:
+        """`refused` is a snapshot in whose place the last good one is trained on."""
         sentences = ["9,480 documents, 0.4 % of them duplicates.", "3.41 bytes a token, within 1.2 to 8."]
-        code, status, extra = 0, "completed", {}
+        code, status, extra = 0, "completed", dict[str, Any]()
         if verdict == "fail":
             sentences.insert(0, "61 % of the documents are duplicates, 50 % are allowed.")
             code, status, extra = 2, "failed", {"user_error": True}
+        elif refused:
+            verdict, extra = "fail", {"refused": {"snapshot": refused, "sentence": "It is base64."}}
         self.stage(
             "validate", "validate", seconds, code=code, status=status,
             verdict=verdict, validation="validations/77c1/r1", rules="r1", snapshot="77c1d2e3f4a5b6c7",

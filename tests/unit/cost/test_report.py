@@ -167,3 +167,18 @@ def test_the_stage_writes_all_forms(workspace: Workspace) -> None:
     assert "<svg" not in markdown
     assert json.loads((folder / "report.json").read_text())["schema"] == "tokenmill.report/1"
     assert Report.model_validate_json((folder / "report.json").read_text()).first_line == outputs["first_line"]
+
+
+def test_a_night_on_the_last_good_snapshot_says_so_before_its_price(workspace: Workspace) -> None:
+    night = Night(workspace, "a", run_id=RUN)
+    night.validate(refused="9999aaaa")
+    night.train()
+    night.save()
+    report = report_on(workspace, night)
+    assert report.first_line.startswith(
+        "Tonight's data was refused, the last good snapshot was trained on instead. $0."
+    )
+    from tokenmill.cost.render import render_html, render_markdown
+
+    assert "trained on instead.</b>" in render_html(report)
+    assert "Snapshot 9999aaaa was refused" in render_markdown(report)
