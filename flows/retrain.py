@@ -149,8 +149,8 @@ def refuse_if_nothing_good_is_new(night: Night, verdict: dict[str, Any]) -> None
     if refused and finished_run(night.workspace, night.name, night.pipeline, verdict["snapshot"]):
         raise NightOver(
             "refused_by_validation",
-            f"no training, data refused: {refused['sentence']} The last good snapshot, {verdict['snapshot']}, is trained "
-            "already",
+            f"no training, data refused: {refused['sentence']} "
+            f"The last good snapshot, {verdict['snapshot']}, is trained already",
         )
 
 
