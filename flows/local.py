@@ -26,8 +26,11 @@ def spend_night(night: Night) -> Outcome:
         night.start_early(first)
         _run_flow(night)
     elif not _nothing_to_do(night):
-        with embedded_server(night.workspace.root / "prefect") as server:
+        home = night.workspace.root / "prefect"
+        patience = "" if (home / "prefect.db").exists() else " (about 20 seconds, the first time)"
+        with embedded_server(home) as server:
             night.start_early(first)
+            night.say(f"starting Prefect's server{patience}")
             os.environ.update(server.client_environment())
             import flows.retrain  # noqa: F401 - takes seconds, in which the server comes up
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+from tasks.readiness import check_ready
 from tokenmill.cost.money import format_rate
 from tokenmill.cost.prices import resolve_price
 from tokenmill.invocations import running_invocation
@@ -18,6 +19,7 @@ from tokenmill.workspace import Workspace
 
 def plan_lines(name: str, pipeline: Pipeline) -> Iterator[str]:
     workspace = Workspace(Path(pipeline.workspace))
+    check_ready(pipeline, workspace)
     yield f"pipeline   {name} (identity {pipeline.identity_fingerprint()})"
     yield f"workspace  {workspace.root}"
     running = running_invocation(workspace, name)

@@ -10,8 +10,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 
 from tokenmill.protocol import LogLine, ProgressLine
 
-PLAIN_SECONDS = 5.0
-"""Between two plain lines about the same piece of work."""
+PLAIN_SECONDS = 60.0
+TENTHS = 10
+"""Where there is no terminal, a piece of work is spoken of once in so many seconds, and at each tenth."""
 _SHOWN = ("INFO", "WARNING", "ERROR", "CRITICAL")
 _STYLES = {"WARNING": "yellow", "ERROR": "red", "CRITICAL": "red"}
 
@@ -23,7 +24,7 @@ class Terminal:
         self._console = console
         self._bars: Progress | None = None
         self._tasks: dict[str, TaskID] = {}
-        self._spoken: dict[str, float] = {}
+        self._spoken: dict[str, tuple[float, int]] = {}
 
     def __enter__(self) -> Terminal:
         if self._console.is_terminal:
@@ -53,11 +54,22 @@ class Terminal:
     def progress(self, line: ProgressLine) -> None:
         if self._bars is not None:
             self._show(self._bars, line)
-        elif line.done == line.total or time.monotonic() - self._spoken.get(line.label, 0.0) >= PLAIN_SECONDS:
-            self._spoken[line.label] = time.monotonic()
+        elif self._is_news(line):
             total = f" of {line.total:,}" if line.total is not None else ""
             text = f"{line.label}: {line.done:,}{total} {line.unit} {line.detail}".rstrip()
             self._console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+    def _is_news(self, line: ProgressLine) -> bool:
+        """Whether to say it where each word stays: not a beginning, then each tenth, or once a minute."""
+        now, tenth = time.monotonic(), line.done * TENTHS // line.total if line.total else 0
+        if line.label in self._spoken:
+            then, spoken_tenth = self._spoken[line.label]
+            if tenth == spoken_tenth and now - then < PLAIN_SECONDS:
+                return False
+        elif not line.done:
+            return False
+        self._spoken[line.label] = (now, tenth)
+        return True
 
     def _show(self, bars: Progress, line: ProgressLine) -> None:
         if line.label not in self._tasks:

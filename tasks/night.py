@@ -11,6 +11,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
+from tasks.readiness import check_ready
 from tasks.runtime import ProcessRuntime, Runtime, StageCommand, stage_environment
 from tasks.stopping import StopRequest
 from tasks.supervisor import Attempt, Ending, Listener, Supervised
@@ -28,7 +29,7 @@ from tokenmill.invocations import (
 )
 from tokenmill.locks import owner_of
 from tokenmill.pipelines import Pipeline
-from tokenmill.protocol import CORPUS_ROOT_PREFIX, SPEC_NAME, WORKSPACE_ROOT, StageName, StageSpec
+from tokenmill.protocol import CORPUS_ROOT_PREFIX, SPEC_NAME, WORKSPACE_ROOT, LogLine, StageName, StageSpec
 from tokenmill.runs import Run, RunStatus
 from tokenmill.workspace import Workspace, write_atomic
 
@@ -114,6 +115,10 @@ class Night:
         stop = StopRequest()
         with stop.on_signals():
             return supervised.wait(stop, listener)
+
+    def say(self, message: str) -> None:
+        """One sentence of the night's own, to whoever listens to its stages."""
+        _All(self.listeners).log(LogLine(level="INFO", message=message, time=time.time()))
 
     def end(self, outcome: Outcome, message: str) -> None:
         """Write down how the night ended. Time goes on until the report is done."""
@@ -217,9 +222,8 @@ def open_night(
 
     The night's run is the pipeline's unfinished one, if there is one and `fresh` is not asked for.
     """
-    resolve_price(pipeline.cost)
     runtime = runtime or _runtime(pipeline)
-    _check_roots(pipeline)
+    check_ready(pipeline, Workspace(Path(pipeline.workspace)))
     workspace = Workspace.open(pipeline.workspace, need_bytes=needed_bytes(pipeline))
     invocation = Invocation.begin(name, list(overrides))
     night = Night(name, pipeline, workspace, invocation, runtime)
@@ -249,15 +253,6 @@ def _runtime(pipeline: Pipeline) -> Runtime:
     if pipeline.runtime.kind != "process":
         raise UserError(f"runtime.kind: '{pipeline.runtime.kind}' is not supported so far; set it to process")
     return ProcessRuntime()
-
-
-def _check_roots(pipeline: Pipeline) -> None:
-    for number, source in enumerate(pipeline.corpus.sources):
-        if "://" not in source.root and not Path(source.root).is_dir():
-            raise UserError(
-                f"corpus.sources.{number}.root: '{source.root}' (source '{source.name}') is not a folder; "
-                "name the folder that holds the files"
-            )
 
 
 _RUN_STATUSES: dict[Outcome, RunStatus] = {

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from enum import StrEnum
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
 
 class Role(StrEnum):
@@ -30,6 +30,14 @@ class Section(BaseModel):
     model_config = ConfigDict(
         frozen=True, extra="forbid", validate_default=True, allow_inf_nan=False, use_attribute_docstrings=True
     )
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _a_truth_value_is_no_number(cls, value: Any, info: ValidationInfo) -> Any:
+        """`layers: true` would otherwise be one layer."""
+        if isinstance(value, bool) and bool not in _kinds(cls.model_fields[str(info.field_name)].annotation):
+            raise ValueError(f"got {str(value).lower()}, where a number or a text belongs")
+        return value
 
 
 def identity(default: Any = ..., **constraints: Any) -> Any:
@@ -94,6 +102,12 @@ def unmarked_leaves(section: type[Section], prefix: str = "") -> Iterator[str]:
             yield f"{prefix}{name}"
         for nested in inner:
             yield from unmarked_leaves(nested, f"{prefix}{name}.")
+
+
+def _kinds(annotation: Any) -> Iterator[Any]:
+    yield annotation
+    for argument in getattr(annotation, "__args__", ()):
+        yield from _kinds(argument)
 
 
 def _sections_in(annotation: Any) -> Iterator[type[Section]]:

@@ -4,10 +4,12 @@ but the image."""
 from __future__ import annotations
 
 from typing import Literal
+from zoneinfo import ZoneInfo
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from tokenmill.config import Section, numeric, operational
+from tokenmill.cron import check_cron
 
 
 class ScheduleSettings(Section):
@@ -17,6 +19,22 @@ class ScheduleSettings(Section):
     """IANA name, such as Europe/Zurich."""
     when_running: Literal["skip", "wait"] = operational("skip")
     """What a start does that meets a running one of the same pipeline."""
+
+    @field_validator("cron")
+    @classmethod
+    def _is_cron(cls, cron: str | None) -> str | None:
+        if cron is not None:
+            check_cron(cron)
+        return cron
+
+    @field_validator("timezone")
+    @classmethod
+    def _is_timezone(cls, timezone: str) -> str:
+        try:
+            ZoneInfo(timezone)
+        except (OSError, ValueError, KeyError):
+            raise ValueError(f"'{timezone}' is no time zone; write an IANA name such as Europe/Zurich") from None
+        return timezone
 
 
 class DockerSettings(Section):

@@ -15,6 +15,9 @@ _NO_SUCH_MEMBER = {"literal_error", "model_type", "string_type", "int_type", "fl
 """What a union's member says when the value is not meant for it."""
 
 
+_MEMBERS = {"int", "float", "str", "constrained-int", "constrained-float"}
+
+
 def explain(error: ValidationError, root: type[BaseModel], hints: dict[str, str]) -> list[str]:
     """The mistakes in `error`, one line a key in the order of the fields of `root`.
 
@@ -59,7 +62,7 @@ def _phrase(item: Any) -> str:
 
 
 def _is_union_member(part: Any) -> bool:
-    return isinstance(part, str) and (part.endswith("Settings") or "[" in part or part in {"int", "float", "str"})
+    return isinstance(part, str) and (part.endswith("Settings") or "[" in part or part in _MEMBERS)
 
 
 def _suggest(location: Sequence[str], root: type[BaseModel]) -> str:

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import yaml
-from pydantic import Field, ValidationError
+from pydantic import Field, PrivateAttr, ValidationError
 
 from tokenmill.canonical import fingerprint
 from tokenmill.config import Role, Section, operational, values_with_role
@@ -57,10 +57,15 @@ class Pipeline(Section):
     schedule: ScheduleSettings = Field(default_factory=ScheduleSettings)
     runtime: RuntimeSettings = Field(default_factory=RuntimeSettings)
     image: ImageSettings = Field(default_factory=ImageSettings)
+    _tokenizer_as_written: str | None = PrivateAttr(None)
+    """`tokenizer.source` as it stands in the file, where that is a path: moving the file makes no other run."""
 
     def identity(self) -> dict[str, Any]:
         """The fields that make a run what it is (see `tokenmill.config.Role`), nested as in the file."""
-        return values_with_role(self, Role.IDENTITY)
+        fields = values_with_role(self, Role.IDENTITY)
+        if self._tokenizer_as_written is not None:
+            fields["tokenizer"]["source"] = self._tokenizer_as_written
+        return fields
 
     def identity_fingerprint(self) -> str:
         return fingerprint(self.identity())
@@ -105,12 +110,36 @@ class PipelineFile:
         if errors or pipeline is None:
             lines = "".join(f"\n  {line}" for line in errors)
             raise UserError(f"pipeline '{name}' in {self.path.name} has {_plural(len(errors), 'mistake')}:{lines}")
+        return self._with_whole_paths(pipeline)
+
+    def _with_whole_paths(self, pipeline: Pipeline) -> Pipeline:
+        """Every relative path of the file starts beside it, wherever tokenmill is started."""
+        changes: dict[str, Any] = {}
         if "://" not in pipeline.workspace:
-            pipeline = pipeline.model_copy(update={"workspace": self._beside("workspace", pipeline.workspace)})
+            changes["workspace"] = self._beside("workspace", pipeline.workspace)
         if pipeline.checks.suite is not None:
             suite = self._beside("checks.suite", pipeline.checks.suite)
-            pipeline = pipeline.model_copy(update={"checks": pipeline.checks.model_copy(update={"suite": suite})})
-        return pipeline
+            changes["checks"] = pipeline.checks.model_copy(update={"suite": suite})
+        sources = tuple(
+            source
+            if "://" in source.root
+            else source.model_copy(update={"root": self._beside(f"corpus.sources.{number}.root", source.root)})
+            for number, source in enumerate(pipeline.corpus.sources)
+        )
+        changes["corpus"] = pipeline.corpus.model_copy(update={"sources": sources})
+        written = pipeline.tokenizer.source
+        if written is not None and self._is_folder(written):
+            source = self._beside("tokenizer.source", written)
+            changes["tokenizer"] = pipeline.tokenizer.model_copy(update={"source": source})
+        whole = pipeline.model_copy(update=changes)
+        if "tokenizer" in changes:
+            whole._tokenizer_as_written = written
+        return whole
+
+    def _is_folder(self, source: str) -> bool:
+        """Whether `tokenizer.source` means a folder, and not a hub name (`name` or `owner/name`)."""
+        looks_so = source.startswith((".", "/", "~")) or source.count("/") > 1
+        return looks_so or Path(self._beside("tokenizer.source", source)).is_dir()
 
     def _beside(self, key: str, value: str) -> str:
         """A path of the file as an absolute one: relative ones start beside the file."""

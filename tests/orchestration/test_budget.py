@@ -9,13 +9,14 @@ from types import SimpleNamespace
 import pytest
 
 from tasks.night import NightOver
-from tasks.train import refuse_over_budget
 from tests.golden.cost_report import PIPELINE, golden_report
 from tokenmill.runs import open_run
 from tokenmill.workspace import Workspace
 
 
 def test_a_run_over_its_budget_is_refused_before_its_first_attempt_only(tmp_path: Path) -> None:
+    from tasks.train import refuse_over_budget
+
     workspace = Workspace.open(str(tmp_path))
     golden_report(workspace)  # measured nights of $0.0033
     assert PIPELINE.cost != "unpriced"

@@ -83,6 +83,20 @@ def test_plan_says_what_goes_on_and_from_where(tmp_path: Path) -> None:
     assert "from step 10" in said
 
 
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        ("tokenizer.source=./gone", "tokenizer.source: .*/gone' is not a folder"),
+        ("checks.suite=gone.py", "checks.suite: .*/gone.py' does not exist"),
+        ("training.init_from=small/7", "training.init_from: there is no model 'small/7'"),
+        ("corpus.sources=[{name: a, root: gone}]", "corpus.sources.0.root: .*/gone' .* is not a folder"),
+    ],
+)
+def test_plan_refuses_places_that_are_not_there(tmp_path: Path, override: str, said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        list(plan_lines("small", pipelines_file(tmp_path).load("small", [override])))
+
+
 def test_ls_shows_pipelines_and_runs_whole(tmp_path: Path) -> None:
     train_until(tmp_path, "interrupt")
     out = io.StringIO()

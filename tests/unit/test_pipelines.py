@@ -248,6 +248,23 @@ def test_any_content_loads_or_is_refused_as_a_user_error(value: Any) -> None:
             file.load("p")
 
 
+@pytest.mark.parametrize("cron", ["* * * * *", "*/5 0-6,22 1 jan,Feb mon-fri", "0 22 * * 7", "30 2 1-31/2 * sun"])
+def test_cron_schedules_are_taken(tmp_path: Path, cron: str) -> None:
+    assert write(tmp_path, {"p": MINIMAL | {"schedule": {"cron": cron}}}).load("p").schedule.cron == cron
+
+
+def test_relative_paths_start_beside_the_file_and_moving_it_is_not_another_run(tmp_path: Path) -> None:
+    body = MINIMAL | {"tokenizer": {"source": "./tok"}, "corpus": {"sources": [{"name": "notes", "root": "notes"}]}}
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    here, there = write(tmp_path / "a", {"p": body}).load("p"), write(tmp_path / "b", {"p": body}).load("p")
+    assert here.corpus.sources[0].root == str(tmp_path / "a" / "notes")
+    assert here.tokenizer.source == str(tmp_path / "a" / "tok")
+    assert here.identity() == there.identity()
+    hub = write(tmp_path, {"p": MINIMAL | {"tokenizer": {"source": "owner/name"}}}).load("p")
+    assert hub.tokenizer.source == "owner/name"
+
+
 def test_an_own_suite_lies_beside_the_pipeline_file(tmp_path: Path) -> None:
     body = {
         "corpus": {"sources": [{"name": "a", "root": "/x"}]},
@@ -286,6 +303,18 @@ def test_a_file_of_no_use_is_refused_in_one_sentence(tmp_path: Path, text: str, 
             "training.optimizer.learning_rate: should be a finite number (got inf)",
         ),
         ("corpus={sources: [{name: a, root: /a}, {name: a, root: /b}]}", "corpus.sources: two sources are named 'a'"),
+        ("model.layers=true", "model.layers: got true, where a number or a text belongs"),
+        ("training.devices=9", "training: devices: 9 on each of 1 workers do not divide global_batch_size 16"),
+        ("training.micro_batch_size=3", "training: micro_batch_size: 3 does not divide the 16 sequences of a device"),
+        (
+            "training.checkpoint.every_seconds=0",
+            "training.checkpoint.every_seconds: should be greater than 0 or 'auto'",
+        ),
+        ("training.threads=0", "training.threads: should be greater than or equal to 1 or 'auto' (got 0)"),
+        ("schedule.cron=0 22 * *", "schedule.cron: '0 22 * *' has 4 fields; cron needs five, such as '0 22 * * *'"),
+        ("schedule.cron=0 25 * * *", "schedule.cron: '25' in '0 25 * * *' is no hour; write 0 to 23, a range, or *"),
+        ("schedule.cron='0 2 * * mon-freitag'", "schedule.cron: 'mon-freitag' in '0 2 * * mon-freitag' is no day of"),
+        ("schedule.timezone=Europe/Zuerich", "schedule.timezone: 'Europe/Zuerich' is no time zone; write an IANA name"),
     ],
 )
 def test_values_that_nothing_could_be_made_of_are_mistakes(tmp_path: Path, override: str, said: str) -> None:

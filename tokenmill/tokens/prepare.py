@@ -29,6 +29,7 @@ from tokenmill.errors import UserError
 from tokenmill.tokens.catalogue import SourceFiles, take_stock
 from tokenmill.tokens.forgotten import load_forgotten
 from tokenmill.tokens.groups import held_out
+from tokenmill.tokens.healing import set_aside_if_damaged
 from tokenmill.tokens.index_cache import IndexCache
 from tokenmill.tokens.manifest import FORMAT_VERSION, Manifest, read_manifest
 from tokenmill.tokens.pinning import pin, pinned_tokenizer, settings_fingerprint, source_changed
@@ -129,7 +130,10 @@ def find_snapshot(request: PrepareRequest, stock: list[SourceFiles], tokenizer: 
     folder = request.workspace.snapshot(snapshot)
     if not (folder / "manifest.json").exists():
         return None
-    manifest = read_manifest(folder)
+    try:
+        manifest = read_manifest(folder)
+    except UserError:
+        return None  # damaged: build it again
     for shard in manifest.shards:
         for split in ("train", "eval"):
             file = request.workspace.shard(shard.key) / f"{split}.tfrecord"
@@ -228,6 +232,9 @@ class _Session:
         refuse_too_many_refused(sources, request.corpus.max_refused_pct)
         manifest = make_manifest(request.workspace, request.tokens, tokenizer, sources, shards, tables)
         snapshot = manifest.snapshot_id()
+        aside = set_aside_if_damaged(request.workspace.snapshot(snapshot))
+        if aside is not None:
+            self._hooks.log.warning("snapshot %s was damaged: it lies in %s now, and is made anew", snapshot, aside)
         with publish_folder(request.workspace.snapshot(snapshot)) as folder:
             for name in tables:
                 (self._scratch.folder / f"{name}.parquet").rename(folder / f"{name}.parquet")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
+
+from pydantic import Field
 
 from tokenmill.config import Section, identity, numeric
 
@@ -28,5 +30,5 @@ class TokensSettings(Section):
     """Mean number of documents in a group, the unit that is re-tokenised when one of its documents changes."""
     eval_fraction: float = identity(0.01, ge=0, lt=1)
     """Share of documents held out, chosen by hash."""
-    processes: int | Literal["auto"] = numeric("auto")
+    processes: Annotated[int, Field(ge=1)] | Literal["auto"] = numeric("auto")
     """Worker processes of prepare; the bytes do not depend on it."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
 from tokenmill.config import Section, identity, numeric, operational
 
 Auto = Literal["auto"]
+Count = Annotated[int, Field(ge=1)]
 
 
 class ModelSettings(Section):
@@ -76,7 +77,7 @@ class OptimizerSettings(Section):
 
 
 class CheckpointSettings(Section):
-    every_seconds: float | Auto = operational(60.0)
+    every_seconds: Annotated[float, Field(gt=0)] | Auto = operational(60.0)
     """Time between checkpoints; `auto` weighs save time against the interruption rate."""
     keep_last: int = operational(2, ge=1)
     keep_every_steps: int | None = operational(None, ge=1)
@@ -100,8 +101,8 @@ class TrainingSettings(Section):
     """A promoted model, as `pipeline/number` or `pipeline/latest`, to start from; none means random weights."""
     precision: Literal["auto", "float32", "bfloat16", "float16"] = numeric("auto")
     xla: Literal["auto", "off", "on", "fuse"] = numeric("auto")
-    micro_batch_size: int | Auto = numeric("auto")
-    devices: int | Auto = numeric("auto")
+    micro_batch_size: Count | Auto = numeric("auto")
+    devices: Count | Auto = numeric("auto")
     """Devices that the pipeline promises to each worker; training refuses to start on fewer. `auto`: all GPUs, else
     the CPU."""
     device_kind: Literal["auto", "gpu", "cpu"] = numeric("auto")
@@ -109,7 +110,7 @@ class TrainingSettings(Section):
     deterministic: bool = numeric(False)
     """Bit-identical repetition on GPUs too, at some cost in speed. CPUs repeat in any case."""
     workers: int = numeric(1, ge=1)
-    threads: int | Auto = numeric("auto")
+    threads: Count | Auto = numeric("auto")
     checkpoint: CheckpointSettings = Field(default_factory=CheckpointSettings)
     evaluation: EvaluationSettings = Field(default_factory=EvaluationSettings)
     profile_steps: int = operational(3, ge=0)
@@ -123,3 +124,19 @@ class TrainingSettings(Section):
     sample_prompts: tuple[str, ...] = operational(())
     """Beginnings that the trained model goes on with, for the report."""
     sample_tokens: int = operational(60, ge=1)
+
+    @model_validator(mode="after")
+    def _batches_divide(self) -> TrainingSettings:
+        devices = 1 if self.devices == "auto" else self.devices
+        rows, rest = divmod(self.global_batch_size, devices * self.workers)
+        if rest:
+            raise ValueError(
+                f"devices: {devices} on each of {self.workers} workers do not divide global_batch_size "
+                f"{self.global_batch_size}; choose divisors"
+            )
+        if self.micro_batch_size != "auto" and rows % self.micro_batch_size:
+            raise ValueError(
+                f"micro_batch_size: {self.micro_batch_size} does not divide the {rows} sequences of a device; "
+                "choose a divisor"
+            )
+        return self

@@ -126,6 +126,18 @@ def test_a_corrupt_byte_is_found_and_named(mill: Mill) -> None:
         open_snapshot(mill.workspace, snapshot.id)
 
 
+def test_a_damaged_manifest_is_set_aside_and_made_anew(mill: Mill) -> None:
+    mill.write({f"{number}.txt": text for number, text in enumerate(make_texts(30))})
+    made = mill.prepare()
+    folder = mill.workspace.snapshot(made.snapshot)
+    (folder / "manifest.json").write_text('{"documents_kept": 3,')
+    hooks = Hooks()
+    again = mill.prepare(hooks)
+    assert (again.snapshot, again.built_shards) == (made.snapshot, 0)
+    open_snapshot(mill.workspace, made.snapshot, deep=True)
+    assert len(list(folder.parent.glob(f".damaged-{made.snapshot}-*"))) == 1
+
+
 def test_too_many_refused_names_the_reasons(mill: Mill) -> None:
     mill.corpus = {"max_refused_pct": 10}
     mill.write({"a.txt": "fine", "b.txt": b"\xff\xfe\xfd", "c.txt": "", "d.txt": ""})
