@@ -14,6 +14,8 @@ from tokenmill.runs import open_run
 from tokenmill.workspace import Workspace
 
 
+@pytest.mark.integration
+@pytest.mark.usefixtures("prefect_server")
 def test_a_run_over_its_budget_is_refused_before_its_first_attempt_only(tmp_path: Path) -> None:
     from tasks.train import refuse_over_budget
 
