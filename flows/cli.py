@@ -13,7 +13,6 @@ from rich.console import Console
 from tokenmill.errors import UserError
 from tokenmill.pipelines import read_pipeline_file
 from tokenmill.protocol import ExitCode
-from tokenmill.workspace import Workspace
 
 app = typer.Typer(
     add_completion=False,
@@ -55,15 +54,14 @@ def run(
     from flows.local import spend_night
     from flows.terminal import Terminal
     from tasks.night import open_night
+    from tokenmill.tokens.pinning import unpin
 
     settings = list(overrides or [])
     loaded = read_pipeline_file(file).load(pipeline, settings)
     console = _console()
-    if retrain_tokenizer:
-        from tokenmill.tokens.pinning import unpin
-
-        unpin(Workspace(Path(loaded.workspace)), pipeline)
     with open_night(pipeline, loaded, settings, fresh=fresh or retrain_tokenizer) as night:
+        if retrain_tokenizer:
+            unpin(night.workspace, pipeline)
         with Terminal(console) as terminal:
             night.listeners.append(terminal)
             if night.run is not None:

@@ -46,7 +46,10 @@ def compare(
         _compare_lengths(statistics, reference.summary)
     else:
         if tokenizer_change_is_meant:
-            statistics.notes["drift_tokenizer"] = "the tokenizer's settings in pipelines.yaml are other ones"
+            statistics.notes["drift_tokenizer"] = (
+                "another one was asked for: the tokenizer's settings in pipelines.yaml are other ones, or it was made "
+                "anew on demand"
+            )
         else:
             statistics.snapshot["tokenizer_changes"] = 1
             statistics.notes["drift_tokenizer"] = f"it was {before}, and is {now}"

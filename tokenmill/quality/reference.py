@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from tokenmill.errors import UserError
 from tokenmill.quality.verdict import VERDICT_NAME, read_verdict
+from tokenmill.tokens.pinning import what_was_asked_for
 from tokenmill.workspace import Workspace, read_json, write_json
 
 LAST_GOOD_NAME = "last_good.json"
@@ -31,7 +32,7 @@ class LastGood:
     reference: str | None
     """The validation's folder that it was compared with; none for a pipeline's first."""
     tokenizer_settings: str | None = None
-    """Fingerprint of the settings that the pipeline's tokenizer was pinned for."""
+    """`tokenmill.tokens.pinning.what_was_asked_for` of that night."""
 
 
 def read_last_good(workspace: Workspace, pipeline: str) -> LastGood | None:
@@ -48,16 +49,10 @@ def write_last_good(workspace: Workspace, pipeline: str, last: LastGood) -> None
     write_json(workspace.pipeline(pipeline) / LAST_GOOD_NAME, dict(last.__dict__))
 
 
-def tokenizer_settings(workspace: Workspace, pipeline: str) -> str | None:
-    """Fingerprint of the settings for which the pipeline's tokenizer is pinned (`tokenmill.tokens.pinning`)."""
-    path = workspace.pipeline(pipeline) / "tokenizer.json"
-    return str(read_json(path)["settings"]) if path.exists() else None
-
-
 def tokenizer_change_is_meant(workspace: Workspace, pipeline: str) -> bool:
-    """Whether pipelines.yaml asks for another tokenizer than it did when the last good snapshot passed."""
+    """Whether pipelines.yaml, or `--retrain-tokenizer`, asked for another tokenizer since the last good snapshot."""
     last = read_last_good(workspace, pipeline)
-    return last is not None and last.tokenizer_settings not in {None, tokenizer_settings(workspace, pipeline)}
+    return last is not None and last.tokenizer_settings not in {None, what_was_asked_for(workspace, pipeline)}
 
 
 def choose_reference(workspace: Workspace, pipeline: str, snapshot: str, wanted: str) -> str | None:

@@ -9,10 +9,11 @@ names tonight's, with the sentence that says why.
 from __future__ import annotations
 
 from tokenmill.protocol import StageName, StageResult
-from tokenmill.quality.reference import LastGood, read_last_good, tokenizer_settings, write_last_good
+from tokenmill.quality.reference import LastGood, read_last_good, write_last_good
 from tokenmill.quality.validation import Validation, validate_snapshot
 from tokenmill.quality.verdict import require_passing
 from tokenmill.stages.harness import StageContext, main
+from tokenmill.tokens.pinning import what_was_asked_for
 from tokenmill.workspace import read_json
 
 
@@ -29,7 +30,7 @@ def validate(context: StageContext) -> StageResult:
     for sentence in validation.verdict.sentences():
         context.log.info("%s", sentence)
     if validation.verdict.verdict != "fail":
-        settings = tokenizer_settings(context.workspace, name)
+        settings = what_was_asked_for(context.workspace, name)
         write_last_good(context.workspace, name, LastGood(snapshot, validation.folder, validation.reference, settings))
         how = "found" if validation.found else "made"
         return StageResult(

@@ -19,23 +19,31 @@ def settings_fingerprint(settings: TokenizerSettings, *, special_tokens_are_text
 
 def pinned_tokenizer(workspace: Workspace, pipeline: str, wanted: str) -> Tokenizer | None:
     """The pipeline's tokenizer, if one was pinned for the settings `wanted` (a `settings_fingerprint`)."""
-    path = _path(workspace, pipeline)
-    if not path.exists():
-        return None
-    pin: dict[str, Any] = read_json(path)
-    return load_tokenizer(workspace.tokenizer(pin["tokenizer"])) if pin["settings"] == wanted else None
+    pin = _read(workspace, pipeline)
+    return load_tokenizer(workspace.tokenizer(pin["tokenizer"])) if pin.get("settings") == wanted else None
 
 
 def pin(workspace: Workspace, pipeline: str, wanted: str, tokenizer: Tokenizer, source: str | None) -> None:
     """Remember the pipeline's tokenizer, and what its source folder held then."""
     content = {"settings": wanted, "tokenizer": tokenizer.fingerprint, "source": source_digest(source)}
-    write_json(_path(workspace, pipeline), content)
+    write_json(_path(workspace, pipeline), content | {"retrained": _read(workspace, pipeline).get("retrained", 0)})
 
 
 def source_changed(workspace: Workspace, pipeline: str, source: str | None) -> bool:
     """Whether the folder that the pinned tokenizer came from holds something else by now."""
-    path = _path(workspace, pipeline)
-    return path.exists() and bool(read_json(path).get("source") != source_digest(source))
+    pin = _read(workspace, pipeline)
+    return "tokenizer" in pin and pin.get("source") != source_digest(source)
+
+
+def what_was_asked_for(workspace: Workspace, pipeline: str) -> str | None:
+    """Of the pinned tokenizer: its settings and how often it was made anew on demand. Another answer than last night's
+    means that somebody wanted another tokenizer; the same answer with another tokenizer, that it was swapped.
+    """
+    pin = _read(workspace, pipeline)
+    if "tokenizer" not in pin:
+        return None
+    times = pin.get("retrained", 0)
+    return f"{pin['settings']}+{times}" if times else str(pin["settings"])
 
 
 def source_digest(source: str | None) -> str | None:
@@ -51,7 +59,14 @@ def source_digest(source: str | None) -> str | None:
 
 def unpin(workspace: Workspace, pipeline: str) -> None:
     """The next prepare makes a tokenizer anew (`--retrain-tokenizer`)."""
-    _path(workspace, pipeline).unlink(missing_ok=True)
+    pin = _read(workspace, pipeline)
+    if pin:
+        write_json(_path(workspace, pipeline), {"retrained": pin.get("retrained", 0) + 1})
+
+
+def _read(workspace: Workspace, pipeline: str) -> dict[str, Any]:
+    path = _path(workspace, pipeline)
+    return dict(read_json(path)) if path.exists() else {}
 
 
 def _path(workspace: Workspace, pipeline: str) -> Path:

@@ -16,11 +16,12 @@ from typing import Any
 import numpy as np
 
 from tokenmill.corpus.settings import CorpusSettings
-from tokenmill.quality.reference import LastGood, tokenizer_settings, write_last_good
+from tokenmill.quality.reference import LastGood, write_last_good
 from tokenmill.quality.settings import ChecksSettings
 from tokenmill.quality.validation import Validation, validate_snapshot
 from tokenmill.quality.verdict import Finding
 from tokenmill.tokens.manifest import Manifest, read_manifest
+from tokenmill.tokens.pinning import what_was_asked_for
 from tokenmill.tokens.prepare import PrepareRequest, prepare
 from tokenmill.tokens.settings import TokenizerSettings, TokensSettings
 from tokenmill.workspace import Workspace, publish_folder, write_json
@@ -114,7 +115,7 @@ class Nights:
         checks = ChecksSettings.model_validate(self.checks)
         found = validate_snapshot(self.workspace, PIPELINE, snapshot, checks, lambda label, done, total: None)
         if found.verdict.verdict != "fail":
-            settings = tokenizer_settings(self.workspace, PIPELINE)
+            settings = what_was_asked_for(self.workspace, PIPELINE)
             write_last_good(self.workspace, PIPELINE, LastGood(snapshot, found.folder, found.reference, settings))
         return found
 
