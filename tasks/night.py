@@ -15,6 +15,7 @@ from tasks.readiness import check_ready
 from tasks.runtime import ProcessRuntime, Runtime, StageCommand, stage_environment
 from tasks.stopping import StopRequest
 from tasks.supervisor import Attempt, Ending, Listener, Supervised
+from tasks.watchdog import Watchdog
 from tokenmill import runs
 from tokenmill.cost.prices import ledger_fields, resolve_price
 from tokenmill.errors import UserError
@@ -194,6 +195,7 @@ class Night:
             ledger=ledger,
             spawned=spawned,
             grace_seconds=self.pipeline.runtime.grace_seconds,
+            watchdog=Watchdog(ledger, spec_path, self.pipeline.telemetry) if stage is StageName.TRAIN else None,
             asked=lambda: stage is not StageName.REPORT and asked_to_stop(self.workspace, self.invocation.id),
         )
         return Supervised(self.runtime, attempt), record

@@ -24,6 +24,7 @@ from pydantic import ValidationError
 from tasks.noise import is_noise
 from tasks.runtime import Runtime, StageCommand
 from tasks.stopping import StopRequest
+from tasks.watchdog import Watchdog
 from tokenmill.cost.ledger import LedgerWriter
 from tokenmill.protocol import RESULT_NAME, ExitCode, LogLine, ProgressLine, StageResult
 from tokenmill.workspace import read_json
@@ -59,15 +60,19 @@ class Ending:
     exit_code: int
     """Negative: ended by that signal."""
     reason: str
-    """For the ledger: completed, interrupted, user_error, out_of_memory, killed, crashed."""
+    """For the ledger: completed, interrupted, user_error, out_of_memory, killed, hung, crashed."""
     result: StageResult | None
     """None if the stage wrote none."""
     stop_asked: bool
     """Whether this supervisor asked for the end."""
+    hang: str = ""
+    """What the watchdog saw, if it ended the stage."""
 
     @property
     def message(self) -> str:
         """One sentence for people."""
+        if self.hang:
+            return self.hang
         if self.result is not None and self.result.message:
             return self.result.message
         if self.exit_code < 0:
@@ -86,6 +91,7 @@ class Attempt:
     grace_seconds: float
     asked: Callable[[], bool] = field(default=lambda: False)
     """Looked at once a second: whether a person asked to stop (`tokenmill stop`)."""
+    watchdog: Watchdog | None = None
 
 
 class Supervised:
@@ -163,6 +169,8 @@ class Supervised:
         while (code := self._process.wait(HEARTBEAT_SECONDS)) is None:
             with suppress(OSError):
                 self._ledger.write("heartbeat")
+            if self._attempt.watchdog is not None:
+                self._attempt.watchdog.tick(self._process, self._ledger.write, self._warn)
         self._ending = self._judge(code)
         with suppress(OSError):
             self._ledger.write("reaped", sync=True, exit_code=code, reason=self._ending.reason)
@@ -171,13 +179,19 @@ class Supervised:
         result = None
         with suppress(FileNotFoundError, ValueError):  # killed before it could write: the exit code says so
             result = StageResult.model_validate(read_json(self._attempt.command.spec.with_name(RESULT_NAME)))
-        if code == -signal.SIGKILL:
+        hang = self._attempt.watchdog.hang if self._attempt.watchdog is not None else ""
+        if hang:
+            reason = "hung"
+        elif code == -signal.SIGKILL:
             reason = "out_of_memory" if self._killed_for_memory() else "killed"
         elif code == ExitCode.DONE and result is None:
             reason = "crashed"
         else:
             reason = _REASONS.get(code, "crashed")
-        return Ending(code, reason, result, self._stop_asked)
+        return Ending(code, reason, result, self._stop_asked, hang)
+
+    def _warn(self, message: str) -> None:
+        self._lines.put(LogLine(level="ERROR", message=message, time=time.time()))
 
     def _deliver(self, listener: Listener, wait_seconds: float = POLL_SECONDS) -> None:
         """Hand over what has been said so far; if that is nothing, wait for it a little."""

@@ -34,6 +34,7 @@ from tokenmill.deployment import ImageSettings, RuntimeSettings, ScheduleSetting
 from tokenmill.errors import UserError
 from tokenmill.mistakes import explain
 from tokenmill.quality.settings import ChecksSettings
+from tokenmill.telemetry.settings import TelemetrySettings
 from tokenmill.tokens.settings import TokenizerSettings, TokensSettings
 from tokenmill.training.settings import ModelSettings, TrainingSettings
 
@@ -54,6 +55,7 @@ class Pipeline(Section):
     training: TrainingSettings = Field()
     cost: CostSettings | Literal["unpriced"] = Field()
     """A price, or the word `unpriced`: then reports show seconds and tokens, no dollars."""
+    telemetry: TelemetrySettings = Field(default_factory=TelemetrySettings)
     schedule: ScheduleSettings = Field(default_factory=ScheduleSettings)
     runtime: RuntimeSettings = Field(default_factory=RuntimeSettings)
     image: ImageSettings = Field(default_factory=ImageSettings)

@@ -17,6 +17,8 @@ WORKSPACE_ROOT = "workspace"
 CORPUS_ROOT_PREFIX = "corpus."
 SPEC_NAME = "SPEC.json"
 RESULT_NAME = "RESULT.json"
+STACKS_NAME = "stacks.txt"
+"""Beside the spec: where a stage writes the stacks of its threads at SIGUSR2."""
 
 
 class ExitCode(IntEnum):
@@ -66,6 +68,8 @@ class LogLine(BaseModel):
     message: str
     time: float
     """Unix seconds."""
+    event: dict[str, Any] | None = None
+    """For machines: `name` (such as alarm) and what belongs to it, where the line is an event's."""
 
 
 class ProgressLine(BaseModel):

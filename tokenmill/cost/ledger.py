@@ -55,9 +55,31 @@ class LedgerWriter:
             os.close(self._handle)
 
 
+class LedgerTail:
+    """The records of a file that is being written: each `read` gives those that came since the last one."""
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._offset = path, 0
+
+    def read(self) -> Iterator[dict[str, Any]]:
+        """None while there is no file. A line that is not whole yet comes with a later `read`."""
+        try:
+            with self._path.open("rb") as file:
+                file.seek(self._offset)
+                whole, end, _ = file.read().rpartition(b"\n")
+        except FileNotFoundError:
+            return
+        self._offset += len(whole) + len(end)
+        yield from _records(whole)
+
+
 def read_records(path: Path) -> Iterator[dict[str, Any]]:
     """The records of one file in the order of writing; a line that is not whole is passed over."""
-    for line in path.read_bytes().split(b"\n"):
+    yield from _records(path.read_bytes())
+
+
+def _records(text: bytes) -> Iterator[dict[str, Any]]:
+    for line in text.split(b"\n"):
         if not line.strip():
             continue
         try:

@@ -9,6 +9,7 @@ A stage module is a function of a `StageContext` and two lines:
 from __future__ import annotations
 
 import argparse
+import faulthandler
 import logging
 import os
 import signal
@@ -26,6 +27,7 @@ from tokenmill.errors import Interrupted, UserError
 from tokenmill.pipelines import Pipeline
 from tokenmill.protocol import (
     RESULT_NAME,
+    STACKS_NAME,
     WORKSPACE_ROOT,
     ExitCode,
     LogLine,
@@ -54,6 +56,8 @@ class StageContext:
     phases: PhaseClock
     stop: StopFlag
     log: logging.Logger
+    profile_asked: threading.Event = field(default_factory=threading.Event)
+    """Set by SIGUSR1."""
     _last_progress: float = field(default=0.0)
 
     def progress(self, label: str, done: int, total: int | None, unit: str, detail: str = "") -> None:
@@ -130,7 +134,9 @@ def main(stage: StageName, work: Callable[[StageContext], StageResult]) -> None:
         os._exit(ExitCode.INTERRUPTED)
 
     stop._exit = leave
-    _listen(stop)
+    _listen(stop, context.profile_asked)
+    stacks = spec_path.with_name(STACKS_NAME).open("wb")
+    faulthandler.register(signal.SIGUSR2, file=stacks, all_threads=True)
     done = threading.Event()
     beat = threading.Thread(target=_beat, args=(context, done), name="ledger", daemon=True)
     beat.start()
@@ -178,8 +184,9 @@ def _parse_arguments(stage: StageName) -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _listen(stop: StopFlag) -> None:
-    """Turn SIGTERM, SIGINT and the end of standard input into the stop flag, from threads of their own.
+def _listen(stop: StopFlag, profile_asked: threading.Event) -> None:
+    """Turn SIGTERM, SIGINT and the end of standard input into the stop flag, from threads of their own;
+    SIGUSR1 asks for a profile.
 
     Python runs signal handlers between two bytecodes of the main thread only; the wake-up descriptor is written by the
     C handler at once, so the thread that reads it answers even while the main thread is inside a long C call.
@@ -187,12 +194,15 @@ def _listen(stop: StopFlag) -> None:
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
     signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
         signal.signal(number, lambda *_: None)
 
     def watch_signals() -> None:
         while number := os.read(reader, 1):
-            stop.set(signal.Signals(number[0]).name)
+            if number[0] == signal.SIGUSR1:
+                profile_asked.set()
+            else:
+                stop.set(signal.Signals(number[0]).name)
 
     def watch_lifeline() -> None:
         while os.read(0, 4096):

@@ -35,9 +35,20 @@ def act(context: StageContext, result: StageResult) -> StageResult:
         case ["deaf"]:
             context.log.info("waiting")
             time.sleep(300)
+        case ["hang"]:
+            take_steps(context, 5)
+            time.sleep(300)
         case [status]:
             return result.model_copy(update={"status": status})
     raise AssertionError(order)
+
+
+def take_steps(context: StageContext, count: int) -> None:
+    """What a trainer leaves in the ledger, a step a twentieth of a second."""
+    context.phases.switch("step")
+    for step in range(1, count + 1):
+        time.sleep(0.05)
+        context.ledger.write("steps", step=step, cursor=4 * step, processed_tokens=0, nonpadding_tokens=0)
 
 
 def take(context: StageContext) -> str:
