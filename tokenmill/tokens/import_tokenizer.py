@@ -1,12 +1,16 @@
 """Any tokenizer that `transformers` can load, as a tokenizer.json: a folder, or a hub name at a pinned revision.
 
 A folder that has a tokenizer.json is taken as it is; vocab.json + merges.txt, SentencePiece models and WordPiece
-vocabularies are converted by `transformers`. Code of a repository is never run (`trust_remote_code` stays off).
+vocabularies are converted by `transformers`. Where no config says which of its tokenizers they are meant for, the
+files do: vocab.json + merges.txt are GPT-2's byte-level BPE, vocab.txt is BERT's WordPiece, a lone *.model is
+SentencePiece as its own library encodes it. Code of a repository is never run (`trust_remote_code` stays off).
 """
 
 from __future__ import annotations
 
 import re
+import shutil
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -49,7 +53,9 @@ def convert(settings: TokenizerSettings) -> Converted:
 
 def _from_folder(folder: Path, settings: TokenizerSettings) -> Converted:
     if not (folder / TRUTH).exists():
-        return _with_transformers(str(folder), settings)
+        if (folder / _CONFIG).exists() or (folder / "config.json").exists():
+            return _with_transformers(str(folder), settings)
+        return _from_bare_files(folder, settings)
     try:
         raw = canonical_tokenizer_json((folder / TRUTH).read_bytes())
         tokens = vocabulary(raw)
@@ -66,17 +72,34 @@ def _from_folder(folder: Path, settings: TokenizerSettings) -> Converted:
     return Converted(raw, _end(tokens, ends, settings), unknown, extra)
 
 
-def _with_transformers(source: str, settings: TokenizerSettings) -> Converted:
+def _from_bare_files(folder: Path, settings: TokenizerSettings) -> Converted:
+    if (folder / "vocab.json").exists() and (folder / "merges.txt").exists():
+        return _with_transformers(str(folder), settings, "GPT2Tokenizer")
+    if (folder / "vocab.txt").exists():
+        return _with_transformers(str(folder), settings, "BertTokenizer")
+    models = list(folder.glob("*.model"))
+    if len(models) != 1:
+        raise UserError(
+            f"tokenizer.source: '{folder}' holds no tokenizer; it needs tokenizer.json, vocab.json and merges.txt, "
+            "vocab.txt, or one SentencePiece *.model"
+        )
+    with tempfile.TemporaryDirectory() as beside:
+        shutil.copy(models[0], Path(beside) / "tokenizer.model")  # the name under which transformers looks for it
+        return _with_transformers(beside, settings)
+
+
+def _with_transformers(source: str, settings: TokenizerSettings, kind: str = "AutoTokenizer") -> Converted:
+    """`kind`: the class of `transformers` that reads `source`."""
     import transformers
 
     try:
-        loaded = transformers.AutoTokenizer.from_pretrained(
+        loaded = getattr(transformers, kind).from_pretrained(
             source, revision=settings.revision or "main", trust_remote_code=False, use_fast=True
         )
         raw = canonical_tokenizer_json(loaded.backend_tokenizer.to_str())
     except Exception as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise UserError(f"tokenizer.source: '{source}' cannot be loaded: {reason}") from None
+        raise UserError(f"tokenizer.source: '{settings.source}' cannot be loaded: {reason}") from None
     ends = [settings.end_of_document, loaded.eos_token, loaded.sep_token]
     return Converted(raw, _end(vocabulary(raw), ends, settings), loaded.unk_token, {})
 

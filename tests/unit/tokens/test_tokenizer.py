@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from pathlib import Path
 from typing import Any
@@ -183,9 +184,55 @@ def save_vocab_and_merges(folder: Path) -> None:
     (folder / "tokenizer_config.json").write_text('{"tokenizer_class": "GPT2Tokenizer"}')
 
 
+def save_bare_vocab_and_merges(folder: Path) -> None:
+    save_vocab_and_merges(folder)
+    (folder / "tokenizer_config.json").unlink()
+
+
+def save_bare_word_piece(folder: Path) -> None:
+    save_word_piece(folder)
+    vocab = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json")).get_vocab()
+    (folder / "vocab.txt").write_text("\n".join(sorted(vocab, key=vocab.__getitem__)) + "\n")
+    (folder / "tokenizer.json").unlink()
+
+
+def sentencepiece_model(kind: str) -> bytes:
+    import sentencepiece
+
+    written = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=(line for text in TEXTS for line in text.decode().splitlines()),
+        model_writer=written,
+        vocab_size=300,
+        model_type=kind,
+        byte_fallback=True,
+        hard_vocab_limit=False,
+        minloglevel=2,
+    )
+    return written.getvalue()
+
+
+@pytest.mark.parametrize("kind", ["unigram", "bpe"])
+def test_a_sentencepiece_model_gives_what_its_own_library_gives(tmp_path: Path, kind: str) -> None:
+    import sentencepiece
+
+    raw = sentencepiece_model(kind)
+    (tmp_path / "source").mkdir()
+    (tmp_path / "source" / "house.model").write_bytes(raw)
+    settings = TokenizerSettings(source=str(tmp_path / "source"))
+    tokenizer = import_tokenizer(tmp_path / "pinned", settings, special_tokens_are_text=True)
+    judge = sentencepiece.SentencePieceProcessor(model_proto=raw)
+    texts = ["the mill grinds grain", "Mühle 水车 🌾 naïve", " two  spaces", *make_texts(40)]
+    ids, _ = encode(tokenizer, texts)
+    assert [list(document) for document in ids] == [[*judge.encode(text), tokenizer.end_of_document] for text in texts]
+    assert tokenizer.end_of_document == judge.piece_to_id("</s>")
+
+
 @pytest.mark.parametrize(
     ("save", "end", "unknown"),
     [
+        (save_bare_vocab_and_merges, "<|endoftext|>", None),
+        (save_bare_word_piece, "[SEP]", "[UNK]"),
         (save_word_piece, "[SEP]", "[UNK]"),
         (save_unigram, "</s>", "<unk>"),
         (save_vocab_and_merges, "<|endoftext|>", None),
@@ -212,6 +259,9 @@ def test_mistakes_are_named(tmp_path: Path) -> None:
 
     with pytest.raises(UserError, match="is not a folder"):
         source(source="./missing")
+    (tmp_path / "nothing").mkdir()
+    with pytest.raises(UserError, match="holds no tokenizer; it needs"):
+        source(source=str(tmp_path / "nothing"))
     with pytest.raises(UserError, match="pin the hub name 'org/name' to a commit"):
         source(source="org/name", revision="main")
     (tmp_path / "empty").mkdir()
