@@ -37,6 +37,9 @@ class EvalOverlap:
             except Damaged:
                 continue  # the pass over all documents says so
         self._lengths = np.concatenate(lengths)
+        looked_at, all_tokens = int(self._lengths.sum()), reader.manifest.eval.stored_tokens
+        self.partly = "" if all_tokens <= BUDGET_TOKENS else f"{looked_at:,} of {all_tokens:,} eval tokens looked at"
+        """What a verdict must say where not all of the eval split was looked at."""
         self._counter = OverlapCounter(np.concatenate(tokens), self._lengths, n)
 
     def add(self, chunk: Chunk) -> None:

@@ -18,7 +18,8 @@ from tokenmill.quality.tables import TableName
 @dataclass(frozen=True, kw_only=True)
 class Rule:
     """`bad` and `good` are format strings over `observed`, `expected`, `violators` (how many rows), `share` (of
-    violators, percent), `worst` (name of the worst source or shard), and `note` (what only the statistics know)."""
+    violators, percent), `worst` (name of the worst source or shard), `note` (what only the statistics know) and
+    `partly` (the same in brackets, or nothing)."""
 
     name: str
     table: TableName
@@ -230,8 +231,8 @@ def _evaluation(checks: ChecksSettings) -> Iterator[Rule]:
         unit=" %",
         tolerated_pct=checks.max_contaminated_pct,
         tolerated_of="documents",
-        good="{share} of the eval documents are near copies of train documents.",
-        bad=f"{{share}} of the eval documents ({{violators}}) are near copies of train documents: more than "
+        good="{share} of the eval documents are near copies of train documents{partly}.",
+        bad=f"{{share}} of the eval documents ({{violators}}) are near copies of train documents{{partly}}: more than "
         f"{number(checks.max_train_overlap_pct)} % of their {checks.contamination_ngram}-token sequences stand in "
         "train, so the evaluation loss will look better than it is.",
     )

@@ -107,6 +107,7 @@ def judge(rule: Rule, tally: Tally, note: str = "") -> Finding:
         "share": f"{number(share_pct)} %",
         "worst": worst[0].source if worst else "",
         "note": note or f"{observed} found, {rule.expected()} expected",
+        "partly": f" ({note})" if note else "",
     }
     if outcome == "not_measured":
         sentence = f"Not measured: {note or 'there is nothing to measure it on'}."

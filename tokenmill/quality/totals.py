@@ -43,6 +43,8 @@ def add_totals(
         notes["round_trip"] = f"{len(round_trip.failures)} of {round_trip.checked} sampled documents differ"
     if not manifest.eval_fraction:
         notes["eval_present"] = "tokens.eval_fraction is 0, so nothing is held out"
+    if overlap.partly:
+        notes["eval_contamination"] = overlap.partly
     quantiles = np.quantile(lengths, [0.25, 0.5, 0.75, 0.99]) if len(lengths) else [None] * 4
     row = dict.fromkeys(SNAPSHOT)
     row |= {

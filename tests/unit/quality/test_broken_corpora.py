@@ -21,6 +21,7 @@ from tests.unit.quality.nights import (
     finding,
     violated,
 )
+from tokenmill.quality import contamination
 from tokenmill.quality.reference import read_last_good
 
 Corpus = dict[str, Sequence[Any]]
@@ -185,3 +186,11 @@ def test_a_first_night_has_nothing_to_drift_from(one_good_night: Nights) -> None
     assert {f.outcome for f in drift} == {"not_measured"}
     assert found.verdict.reference is None
     assert "no last good snapshot" in drift[0].sentence
+
+
+def test_a_verdict_on_a_part_of_the_eval_split_says_so(nights: Nights, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(contamination, "BUDGET_TOKENS", 500)
+    found = finding(nights.night({"web": [*WEB, "One more document."], "notes": NOTES}), "eval_contamination")
+    assert found.outcome == "pass"
+    looked_at, all_tokens = re.search(r"\(([\d,]+) of ([\d,]+) eval tokens looked at\)", found.sentence).groups()  # type: ignore[union-attr]
+    assert int(looked_at.replace(",", "")) < int(all_tokens.replace(",", ""))

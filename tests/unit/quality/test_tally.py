@@ -105,7 +105,9 @@ def test_every_rule_has_a_documented_column_and_words() -> None:
         assert rule.column in COLUMNS[rule.table], rule.name
         assert rule.expected()
         for text in (rule.good, rule.bad):
-            assert text.format(observed="", expected="", violators="", share="", worst="", note="")[-1] in ".?"
+            assert (
+                text.format(observed="", expected="", violators="", share="", worst="", note="", partly="")[-1] in ".?"
+            )
 
 
 def test_a_rule_can_be_switched_off_or_made_milder() -> None:

@@ -1,4 +1,4 @@
-"""A tokenizer by hub name: a small hub on loopback that speaks what `huggingface_hub` asks, in place of the real one."""
+"""A tokenizer by hub name. A small hub on loopback stands in for the real one, which no test can reach."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ from tokenmill.tokens.make_tokenizer import import_tokenizer
 from tokenmill.tokens.settings import TokenizerSettings
 settings = TokenizerSettings(source="mill/house", revision=sys.argv[2])
 try:
-    print(import_tokenizer(Path(sys.argv[1]), settings, special_tokens_are_text=True).encode_batch(["grain"])[0].tolist())
+    tokenizer = import_tokenizer(Path(sys.argv[1]), settings, special_tokens_are_text=True)
+    print(tokenizer.encode_batch(["grain"])[0].tolist())
 except UserError as error:
     print("UserError:", error)
 """
