@@ -86,7 +86,10 @@ class _Pending:
 
 
 class Builder:
-    """Takes units in order, gives the entries of the manifest and fills the snapshot's tables."""
+    """Takes units in order, gives the entries of the manifest and fills the snapshot's tables.
+
+    `only`: keys of the shards to build; the others that are missing are listed in `left`. None means all.
+    """
 
     def __init__(
         self,
@@ -99,10 +102,11 @@ class Builder:
         forgotten: Forgotten,
         limit_documents: int | None,
         hooks: Hooks,
+        only: frozenset[str] | None,
     ) -> None:
         self._workspace, self._scratch, self._reader, self._workers = workspace, scratch, reader, workers
         self._options, self._settings, self._hooks = options, settings, hooks
-        self._forgotten, self._left = forgotten, limit_documents
+        self._forgotten, self._left, self._only = forgotten, limit_documents, only
         self._seen = SeenDigests()
         self._cutter = GroupCutter(settings.group_documents)
         self._tables = {name: TableWriter(scratch.folder, name) for name in ("sources", "duplicates", "refused")}
@@ -113,6 +117,8 @@ class Builder:
         self._groups = 0
         self.tallies: list[SourceTally] = []
         self.built = self.reused = 0
+        self.left: list[tuple[str, int]] = []
+        """Shards that are not there and not in `only`: key, and bytes of text."""
         self.notes: set[str] = set()
 
     @property
@@ -233,6 +239,9 @@ class Builder:
             done: Future[dict[str, Any]] = Future()
             done.set_result(orjson.loads((final / SHARD_MARKER).read_bytes()))
             self._pending.append(_Pending(parts[0].unit, done))
+        elif self._only is not None and key not in self._only:
+            self.left.append((key, int(group.bytes_D.sum())))
+            self._release()
         else:
             self.built += 1
             self._pending.append(_Pending(parts[0].unit, self._build(final, group, parts)))
@@ -279,6 +288,10 @@ class Builder:
 
     def _collect(self) -> None:
         self._shards.append(self._pending.popleft().shard.result())
+        self._release()
+
+    def _release(self) -> None:
+        """Let go of the text of units that no group waits for."""
         waiting = [pending.first_unit for pending in self._pending]
         waiting += [unit for unit in [self._cutter.first_unit()] if unit is not None]
         least = min(waiting, default=max(self._units, default=0))

@@ -83,23 +83,59 @@ class Prepared:
         }
 
 
+@dataclass(frozen=True)
+class Built:
+    """What `build_only` did."""
+
+    plan: str
+    """The `plan_key` of the corpus that was seen."""
+    shards: int
+    left: tuple[tuple[str, int], ...]
+    """Shards that are not there and were not asked for: key, and bytes of text; in canonical order."""
+
+
 def prepare(request: PrepareRequest, hooks: Hooks) -> Prepared:
     """Raises `UserError` for a corpus that cannot be used, `Interrupted` when `hooks` asks to stop."""
-    hooks.progress("hash", 0, None, "files")
+    stock, tokenizer = _look(request, hooks)
+    if tokenizer is not None and (found := find_snapshot(request, stock, tokenizer)) is not None:
+        hooks.log.info("nothing changed: snapshot %s", found.snapshot)
+        return found
+    with open_scratch(request.workspace.scratch) as scratch, _Session(request, stock, scratch, hooks) as session:
+        return session.commit(*session.build(tokenizer, None))
+
+
+def build_only(request: PrepareRequest, hooks: Hooks, keys: frozenset[str], text_bytes: int) -> Built | None:
+    """Build these shards of the corpus (of so many bytes of text) and nothing else; no snapshot comes of it.
+
+    None if the snapshot is there already.
+    """
+    stock, tokenizer = _look(request, hooks)
+    if tokenizer is not None and find_snapshot(request, stock, tokenizer) is not None:
+        return None
+    with (
+        open_scratch(request.workspace.scratch) as scratch,
+        _Session(request, stock, scratch, hooks, text_bytes) as session,
+    ):
+        builder, tokenizer = session.build(tokenizer, keys)
+        builder.finish()
+        return Built(plan_key(request, stock, tokenizer), builder.built, tuple(builder.left))
+
+
+def _look(request: PrepareRequest, hooks: Hooks) -> tuple[list[SourceFiles], Tokenizer | None]:
+    """The corpus as it is now, and the pipeline's tokenizer if it has one."""
     stock = take_stock(request.corpus.sources, request.roots)
     files = sum(len(source.files) for source in stock)
     hooks.progress("hash", files, files, "files", f"{sum(source.bytes for source in stock) / 2**20:,.1f} MiB")
-    wanted = settings_fingerprint(request.tokenizer, special_tokens_are_text=request.corpus.special_tokens_are_text)
-    tokenizer = pinned_tokenizer(request.workspace, request.pipeline, wanted)
+    tokenizer = pinned_tokenizer(request.workspace, request.pipeline, _wanted(request))
     if tokenizer is not None and source_changed(request.workspace, request.pipeline, request.tokenizer.source):
         hooks.log.warning(
             "the folder of tokenizer.source changed since the pipeline's tokenizer was pinned; the pinned one is used"
         )
-    if tokenizer is not None and (found := find_snapshot(request, stock, tokenizer)) is not None:
-        hooks.log.info("nothing changed: snapshot %s", found.snapshot)
-        return found
-    with open_scratch(request.workspace.scratch) as scratch:
-        return _Session(request, stock, scratch, hooks).run(tokenizer, wanted)
+    return stock, tokenizer
+
+
+def _wanted(request: PrepareRequest) -> str:
+    return settings_fingerprint(request.tokenizer, special_tokens_are_text=request.corpus.special_tokens_are_text)
 
 
 def plan_key(request: PrepareRequest, stock: list[SourceFiles], tokenizer: Tokenizer) -> str:
@@ -149,8 +185,13 @@ def _plan_path(workspace: Workspace, key: str) -> Path:
 class _Session:
     """One prepare that has work to do."""
 
-    def __init__(self, request: PrepareRequest, stock: list[SourceFiles], scratch: Scratch, hooks: Hooks) -> None:
+    def __init__(
+        self, request: PrepareRequest, stock: list[SourceFiles], scratch: Scratch, hooks: Hooks, to_encode: int = 0
+    ) -> None:
+        """`to_encode`: bytes of text that are known to be encoded though their files are not new."""
         self._request, self._stock, self._scratch, self._hooks = request, stock, scratch, hooks
+        self._to_encode = to_encode
+        self._builder: Builder | None = None
         self._cache = IndexCache(request.workspace.root / "indexes")
         options = [ReadOptions.of(source.settings, request.corpus.max_document_bytes) for source in stock]
         listed = [
@@ -165,27 +206,30 @@ class _Session:
     def _make_workers(self) -> Workers:
         wanted = self._request.tokens.processes
         count = len(os.sched_getaffinity(0)) if wanted == "auto" else wanted
-        unread = sum(unit.bytes for unit in self._units if not unit.cached)
+        unread = self._to_encode + sum(unit.bytes for unit in self._units if not unit.cached)
         if count == 1 or (wanted == "auto" and unread < _WORTH_PROCESSES_BYTES):
             return InProcess()
         return Processes(count)
 
-    def run(self, tokenizer: Tokenizer | None, wanted: str) -> Prepared:
-        try:
-            self._reader.start()
-            if tokenizer is None:
-                tokenizer = self._make_tokenizer()
-                pin(self._request.workspace, self._request.pipeline, wanted, tokenizer, self._request.tokenizer.source)
-            return self._run(tokenizer)
-        finally:
-            self._remember()
-            self._workers.close()
+    def __enter__(self) -> _Session:
+        return self
 
-    def _run(self, tokenizer: Tokenizer) -> Prepared:
+    def __exit__(self, *error: object) -> None:
+        if self._builder is not None:
+            self._builder.abandon()
+        self._remember()
+        self._workers.close()
+
+    def build(self, tokenizer: Tokenizer | None, only: frozenset[str] | None) -> tuple[Builder, Tokenizer]:
+        """Bring the shards into being, all or `only` these. `tokenizer`: none makes and pins one first."""
         from tokenmill.tokens.builder import Builder
         from tokenmill.tokens.shards import ShardOptions
 
         request, settings = self._request, self._request.tokens
+        self._reader.start()
+        if tokenizer is None:
+            tokenizer = self._make_tokenizer()
+            pin(request.workspace, request.pipeline, _wanted(request), tokenizer, request.tokenizer.source)
         options = ShardOptions(
             tokenizer.fingerprint, tokenizer.vocab_size, settings.sequence_length, settings.packing, FORMAT_VERSION
         )
@@ -199,12 +243,11 @@ class _Session:
             load_forgotten(request.workspace),
             request.corpus.limit_documents,
             self._hooks,
+            only,
         )
-        try:
-            self._feed(builder)
-            return self._commit(builder, tokenizer)
-        finally:
-            builder.abandon()
+        self._builder = builder
+        self._feed(builder)
+        return builder, tokenizer
 
     def _feed(self, builder: Builder) -> None:
         units = iter(self._reader)
@@ -223,7 +266,7 @@ class _Session:
             if builder.full:
                 break
 
-    def _commit(self, builder: Builder, tokenizer: Tokenizer) -> Prepared:
+    def commit(self, builder: Builder, tokenizer: Tokenizer) -> Prepared:
         from tokenmill.tokens.commit import make_manifest, refuse_too_many_refused
 
         request = self._request
