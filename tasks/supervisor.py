@@ -190,8 +190,8 @@ class Supervised:
             reason = _REASONS.get(code, "crashed")
         return Ending(code, reason, result, self._stop_asked, hang)
 
-    def _warn(self, message: str) -> None:
-        self._lines.put(LogLine(level="ERROR", message=message, time=time.time()))
+    def _warn(self, message: str, event: dict[str, Any] | None = None) -> None:
+        self._lines.put(LogLine(level="ERROR", message=message, time=time.time(), event=event))
 
     def _deliver(self, listener: Listener, wait_seconds: float = POLL_SECONDS) -> None:
         """Hand over what has been said so far; if that is nothing, wait for it a little."""

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import contextvars
 import logging
+import queue
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from uuid import UUID
 
 from prefect.artifacts import create_progress_artifact, update_progress_artifact
 from prefect.client.schemas import State, StateType
+from prefect.events import emit_event
 from prefect.logging import get_run_logger
 from prefect.states import Completed
 
@@ -30,7 +32,7 @@ _LEVELS = logging.getLevelNamesMapping()
 
 def on_timeline(night: Night, stage: StageName) -> State:
     """One attempt of `stage`, inside a Prefect task run; the state says how it ended."""
-    with _prefect_listener(artifact_key(f"progress-{stage}", night.name)) as listener:
+    with _prefect_listener(f"progress-{stage}", night.name) as listener:
         ending = night.attempt(stage, [listener])
     return _state(night, stage, ending)
 
@@ -48,26 +50,31 @@ def _state(night: Night, stage: StageName, ending: Ending) -> State:
 class PrefectListener:
     """Log lines to the run's logger, progress to an artifact."""
 
-    def __init__(self, key: str) -> None:
-        self._key = key
+    def __init__(self, key: str, pipeline: str) -> None:
+        self._key, self._pipeline = key, pipeline
         self._logger = get_run_logger()
         self._newest: ProgressLine | None = None
+        self._events: queue.SimpleQueue[LogLine] = queue.SimpleQueue()
         self._done = threading.Event()
         self._artifact: UUID | None = None
+        self._showing = True
 
     def log(self, line: LogLine) -> None:
         self._logger.log(_LEVELS.get(line.level, logging.INFO), "%s", line.message)
+        if line.event is not None:
+            self._events.put(line)
 
     def progress(self, line: ProgressLine) -> None:
         self._newest = line
 
     def publish(self) -> None:
-        """Until `close`: send the newest progress whenever there is some."""
+        """Until `close`: send events, and the newest progress whenever there is some."""
         ended = False
         while not ended:
             ended = self._done.wait(PROGRESS_SECONDS)
+            self._send_events()
             line, self._newest = self._newest, None
-            if line is None or not line.total:
+            if line is None or not line.total or not self._showing:
                 continue
             try:
                 self._send(
@@ -75,7 +82,17 @@ class PrefectListener:
                 )
             except Exception as error:
                 self._logger.warning("the progress artifact cannot be updated: %s", error)
-                return
+                self._showing = False
+
+    def _send_events(self) -> None:
+        while not self._events.empty():
+            event = dict(self._events.get().event or {})
+            with suppress(Exception):  # the ledger and the log have it
+                emit_event(
+                    event=f"tokenmill.{event.pop('name', 'event')}",
+                    resource={"prefect.resource.id": f"tokenmill.pipeline.{self._pipeline}"},
+                    payload=event,
+                )
 
     def _send(self, percent: float, description: str) -> None:
         if self._artifact is None:
@@ -90,8 +107,8 @@ class PrefectListener:
 
 
 @contextmanager
-def _prefect_listener(key: str) -> Iterator[PrefectListener]:
-    listener = PrefectListener(key)
+def _prefect_listener(what: str, pipeline: str) -> Iterator[PrefectListener]:
+    listener = PrefectListener(artifact_key(what, pipeline), pipeline)
     context = contextvars.copy_context()  # the artifact belongs to this task run
     publisher = threading.Thread(target=context.run, args=(listener.publish,), daemon=True)
     publisher.start()

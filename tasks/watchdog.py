@@ -53,14 +53,16 @@ class Watchdog:
         self.hang = ""
         """One sentence, once the stage hangs."""
 
-    def tick(self, process: StageProcess, write: Callable[..., None], say: Callable[[str], None]) -> None:
-        """Look, and do what follows: `write` is the ledger's, `say` tells people."""
+    def tick(self, process: StageProcess, write: Callable[..., None], say: Callable[..., None]) -> None:
+        """Look, and do what follows: `write` is the ledger's, `say` tells people, and Prefect
+        if it gets an event besides the sentence."""
         if not self.hang:
             self.hang = self.look()
             if self.hang:
-                say(self.hang)
+                event = {"name": "hang", "sentence": self.hang, "step": self._step}
+                say(self.hang, event)
                 with suppress(OSError):
-                    write("event", sync=True, name="hang", sentence=self.hang, step=self._step)
+                    write("event", sync=True, **event)
                 process.send(signal.SIGUSR2)
                 self._kill_at = self._now() + STACK_SECONDS
         elif self._kill_at is not None and self._now() >= self._kill_at:

@@ -12,7 +12,7 @@ from tokenmill.protocol import StageName, StageResult
 from tokenmill.quality.verdict import require_passing
 from tokenmill.stages.forecast import budget_watch
 from tokenmill.stages.harness import StageContext, main
-from tokenmill.telemetry.sampler import Sampler
+from tokenmill.stages.observer import Observer, ObserverConfig
 from tokenmill.tokens.manifest import SplitCounts
 from tokenmill.tokens.order import row_numbers
 from tokenmill.tokens.snapshot import open_snapshot
@@ -50,13 +50,27 @@ def train(context: StageContext) -> StageResult:
         if (folder / RESULT).is_file():
             return StageResult.model_validate(read_json(folder / RESULT))
         attempt = int(inputs["attempt"])
-        with Sampler(folder / "utilisation", attempt):
+        with Observer(_observer_config(context, run_id, attempt)):
             ending, outputs = _session(context, run_id, snapshot_id, attempt).run()
         outputs |= {"run_id": run_id, "model": context.workspace.relative(folder / "model")}
         result = StageResult(status=ending.status, outputs=outputs, message=ending.message)
         if ending.status == "completed":
             write_json(folder / RESULT, result.model_dump(mode="json"))
     return result
+
+
+def _observer_config(context: StageContext, run_id: str, attempt: int) -> ObserverConfig:
+    training = context.pipeline.training
+    return ObserverConfig(
+        pid=os.getpid(),
+        run_id=run_id,
+        run_folder=context.workspace.run(run_id),
+        attempt=attempt,
+        ledger=context.workspace.root / context.spec.ledger,
+        settings=context.pipeline.telemetry,
+        workers=training.workers,
+        devices=1 if training.devices == "auto" else training.devices,
+    )
 
 
 def _session(context: StageContext, run_id: str, snapshot_id: str, attempt: int) -> Session:

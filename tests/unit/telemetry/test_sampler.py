@@ -9,7 +9,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tokenmill.telemetry.sampler import FILE_SECONDS, Sample, SampleFiles, Sampler, SampleSource, read_utilisation
+from tokenmill.telemetry.sampler import FILE_SECONDS, SampleFiles, read_utilisation
+from tokenmill.telemetry.samples import Sample, SampleSource
 
 SAMPLE = Sample(
     time=1_000.0,
@@ -71,31 +72,3 @@ def test_samples_come_back_by_attempt_and_hour(tmp_path: Path) -> None:
 
 def test_no_folder_means_no_samples(tmp_path: Path) -> None:
     assert list(read_utilisation(tmp_path / "utilisation")) == []
-
-
-def test_the_sampling_process_leaves_its_samples(tmp_path: Path) -> None:
-    with Sampler(tmp_path, attempt=7):
-        time.sleep(2.5)
-    rows = list(read_utilisation(tmp_path))
-    assert rows
-    assert {row["attempt"] for row in rows} == {7}
-
-
-def test_the_sampling_process_ends_with_the_one_it_watches(tmp_path: Path) -> None:
-    code = (
-        "import sys, time, os, signal\n"
-        "from pathlib import Path\n"
-        "from tokenmill.telemetry.sampler import Sampler\n"
-        f"sampler = Sampler(Path({str(tmp_path)!r}), attempt=1).__enter__()\n"
-        "print(sampler._child.pid, flush=True)\n"
-        "time.sleep(2.5)\n"
-        "os.kill(os.getpid(), signal.SIGKILL)\n"
-    )
-    victim = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
-    assert victim.stdout is not None
-    sampler = psutil.Process(int(victim.stdout.readline()))
-    victim.wait(timeout=30)
-    psutil.wait_procs([sampler], timeout=30)
-    assert not sampler.is_running() or sampler.status() == psutil.STATUS_ZOMBIE
-    victim.stdout.close()
-    assert list(read_utilisation(tmp_path))
