@@ -201,8 +201,8 @@ class _Drift:
         if not all(self._slow) or len(self._slow) < DRIFT_WINDOWS:
             return ""
         return (
-            f"a step takes {each:.3g} s, {100 * (each / self._best - 1):.0f} % longer than at its best ({self._best:.3g} "
-            "s): look for throttling, a full disk cache, a neighbour on the machine, or a growing input"
+            f"a step takes {each:.3g} s, {100 * (each / self._best - 1):.0f} % longer than at its best "
+            f"({self._best:.3g} s): look for throttling, a full disk cache, a neighbour on the machine, or a growing input"
         )
 
 
