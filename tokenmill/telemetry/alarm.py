@@ -202,7 +202,7 @@ class _Drift:
             return ""
         return (
             f"a step takes {each:.3g} s, {100 * (each / self._best - 1):.0f} % longer than at its best "
-            f"({self._best:.3g} s): look for throttling, a full disk cache, a neighbour on the machine, or a growing input"
+            f"({self._best:.3g} s): look for throttling, a full cache, a neighbour on the machine, a growing input"
         )
 
 
