@@ -10,7 +10,7 @@ import json
 import os
 import re
 import stat
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -35,6 +35,8 @@ class CorpusFile:
     location: str
     """Absolute path, or URL."""
     bytes: int
+    version: str | None = None
+    """What an object store's listing says of the content, see `raw_fingerprint`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,10 +130,8 @@ def hugging_face_meta(folder: str, names: set[str]) -> set[str]:
 
 
 def _list_remote(source: SourceSettings, root: str, chosen: _Matcher) -> Listing:
-    import fsspec
-
     try:
-        system, base = fsspec.core.url_to_fs(root)
+        system, base = _remote_system(root)
         found = system.find(base, detail=True)
         if not found and system.isfile(base):
             found = {base: system.info(base)}
@@ -141,7 +141,8 @@ def _list_remote(source: SourceSettings, root: str, chosen: _Matcher) -> Listing
     for name, info in found.items():
         relative = name[len(base) :].lstrip("/") if name != base else name.rsplit("/", 1)[-1]
         if name == base or chosen(relative):
-            listing.files.append(CorpusFile(source.name, relative, system.unstrip_protocol(name), info["size"] or 0))
+            url = system.unstrip_protocol(name)
+            listing.files.append(CorpusFile(source.name, relative, url, info.get("size") or 0, _version(url, info)))
     return listing
 
 
@@ -195,12 +196,12 @@ def open_bytes(location: str) -> IO[bytes]:
     return opened  # type: ignore[no-any-return]
 
 
-def raw_fingerprint(file: CorpusFile) -> str:
+def raw_fingerprint(file: CorpusFile, *, again: bool = False) -> str:
     """Names the file's raw bytes: a SHA-256, or the version that an object store vouches for. Never a time stamp.
 
-    Raises OSError.
+    `again`: look at the store now, instead of believing its listing. Raises OSError.
     """
-    if "://" in file.location and (version := _remote_version(file.location)):
+    if "://" in file.location and (version := (None if again else file.version) or _remote_version(file.location)):
         return version
     digest = hashlib.sha256()
     with open_bytes(file.location) as handle:
@@ -210,14 +211,26 @@ def raw_fingerprint(file: CorpusFile) -> str:
 
 
 def _remote_version(url: str) -> str | None:
-    """ETag, version or checksum with the size, where the store gives one."""
+    system, path = _remote_system(url)
+    try:
+        return _version(url, system.info(path))
+    except OSError:
+        raise
+    except Exception as error:  # of the store's own client
+        raise OSError(f"{type(error).__name__}: {error}") from error
+
+
+def _version(url: str, info: Mapping[str, Any]) -> str | None:
+    """Of the first that the store gives: what it calls the content, with the size."""
+    for key in ("ETag", "etag", "generation", "md5Hash", "crc32c"):
+        if info.get(key):
+            return hashlib.sha256(canonical_json([url, info.get("size"), key, str(info[key])])).hexdigest()
+    return None
+
+
+def _remote_system(url: str) -> tuple[Any, str]:
+    """The file system and the path in it. Listings are not remembered: they would hide that a file has changed."""
     import fsspec
 
-    system, path = fsspec.core.url_to_fs(url)
-    info = system.info(path)
-    named = {
-        key: info[key] for key in ("VersionId", "ETag", "etag", "generation", "md5Hash", "crc32c") if info.get(key)
-    }
-    if not named:
-        return None
-    return hashlib.sha256(canonical_json([url, info.get("size"), {k: str(v) for k, v in named.items()}])).hexdigest()
+    found: tuple[Any, str] = fsspec.core.url_to_fs(url, use_listings_cache=False)
+    return found

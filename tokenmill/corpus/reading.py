@@ -75,7 +75,7 @@ def _read(file: CorpusFile, raw: str, options: ReadOptions, spool: Spool) -> Non
     name, codec = split_suffix(file.path)
     if kind in {"parquet", "arrow"}:
         tables.read_columnar(file.location, kind, options, spool)
-        seen = raw_fingerprint(file)
+        seen = raw_fingerprint(file, again=True)
     else:
         digest = hashlib.sha256()
         with open_bytes(file.location) as handle:
@@ -86,7 +86,7 @@ def _read(file: CorpusFile, raw: str, options: ReadOptions, spool: Spool) -> Non
                 lines.read_json_lines(content, options, spool)
             else:
                 lines.read_text(content, options, spool)
-        seen = raw_fingerprint(file) if "://" in file.location else digest.hexdigest()
+        seen = raw_fingerprint(file, again=True) if "://" in file.location else digest.hexdigest()
     if seen != raw:
         raise WholeFileRefused(Reason.CHANGED_WHILE_READ, "its bytes changed between two looks")
 
