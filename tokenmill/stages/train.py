@@ -82,7 +82,9 @@ def _session(context: StageContext, run_id: str, snapshot_id: str, attempt: int)
         import tensorflow as tf
 
         from tokenmill.training import devices
-        from tokenmill.training.session import Data, Session, freeze_choices
+        from tokenmill.training.choices import freeze_choices
+        from tokenmill.training.data import Data
+        from tokenmill.training.session import Session
 
         if training.threads != "auto":
             tf.config.threading.set_intra_op_parallelism_threads(int(training.threads))

@@ -112,7 +112,7 @@ def test_training_that_is_never_finite_is_a_sentence(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "devices", "sentence"),
     [
-        ({"micro_batch_size": 3}, 1, "micro_batch_size: 3 does not divide the 4 sequences"),
+        ({"micro_batch_size": 4}, 2, "micro_batch_size: 4 does not divide the 2 sequences"),
         ({"global_batch_size": 5}, 2, "global_batch_size: 5 cannot be split evenly over 2 devices"),
         ({"workers": 2}, 1, "workers: 2 workers are not supported yet"),
     ],

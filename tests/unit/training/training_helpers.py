@@ -139,8 +139,10 @@ def session(
     devices: int = 1,
     show: Callable[[int, int, str], None] = lambda done, total, detail: None,
 ) -> Any:
+    from tokenmill.training.choices import freeze_choices
+    from tokenmill.training.data import Data
     from tokenmill.training.devices import Devices
-    from tokenmill.training.session import Data, Session, freeze_choices
+    from tokenmill.training.session import Session
 
     settings = settings or training()
     snapshot = snapshot or FakeSnapshot()
