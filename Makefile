@@ -7,7 +7,7 @@ STAMP := $(VENV)/.installed
 UV_COMPILE := uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
 	--no-annotate --custom-compile-command "make lock"
 
-.PHONY: help demo test lint types lock schema clean setup judges golden focus bench-quality bench-tokens
+.PHONY: help demo test lint types lock schema clean setup judges golden focus bench-quality bench-tokens bench-train
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## */  make \1\t/' | expand -t 20
@@ -65,6 +65,9 @@ bench-quality: $(STAMP) ## seconds and memory of a validation of a million docum
 
 bench-tokens: $(STAMP) ## the token cache beside its peers (needs apt, npm and about 20 minutes)
 	@$(BIN)/python -m benchmarks.tokens.bench .bench/tokens
+
+bench-train: $(STAMP) ## training beside Keras fit, PyTorch and the HF Trainer (needs apt, a C++ compiler and an hour)
+	@$(BIN)/python -m benchmarks.train.bench .bench/train
 
 lock: ## resolve requirements/*.txt anew (needs uv)
 	@$(UV_COMPILE) --extra cpu --extra orchestrate --extra object-store --extra dev pyproject.toml -o requirements/main.txt
