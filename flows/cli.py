@@ -156,6 +156,18 @@ def list_all(file: FileOption = PIPELINES_FILE, debug: DebugOption = False) -> N
 
 
 @app.command()
+def promote(
+    run: Annotated[str, typer.Argument(help="A run, by its id or the beginning of it, or a pipeline.")],
+    file: FileOption = PIPELINES_FILE,
+    debug: DebugOption = False,
+) -> None:
+    """Make a run's model the pipeline's latest, for `training.init_from: PIPELINE/latest`."""
+    from flows.promoting import promote as promote_model
+
+    promote_model(_console(), read_pipeline_file(file), run)
+
+
+@app.command()
 def inspect(
     snapshot: Annotated[str, typer.Argument(help="A snapshot, by its id or the beginning of it, or a pipeline.")],
     out: Annotated[Path | None, typer.Option("--out", help="Where to write the page.")] = None,

@@ -74,7 +74,7 @@ def collect_garbage(console: Console, file: PipelineFile, *, keep_days: float, y
         garbage = find_garbage(workspace, keep_days=keep_days)
         table = Table("what", "name", "MiB")
         for item in garbage:
-            table.add_row(item.kind, item.path.name, f"{item.bytes / 2**20:,.1f}")
+            table.add_row(item.kind, item.name, f"{item.bytes / 2**20:,.1f}")
         if garbage:
             console.print(table)
         total = sum(item.bytes for item in garbage)

@@ -2,7 +2,8 @@
 
 Roots are what people and nights still need: open runs, runs that hold a lease, runs and snapshots that a recent
 invocation, a pipeline's memory or a promoted model names. A thing is kept when a root names it, directly or through a
-run or a manifest; everything else of runs, snapshots, shards, validations, plans and tokenizers is garbage. Whatever is
+run or a manifest; everything else of runs, snapshots, shards, validations, plans and tokenizers is garbage, and so are
+the checkpoints of a run that is not open, but for the newest committed one. Whatever is
 younger than a day is left alone: an interrupted prepare finds its finished shards again.
 """
 
@@ -16,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tokenmill.locks import owner_of
-from tokenmill.runs import RunStatus, list_runs
+from tokenmill.runs import RunStatus, list_runs, read_run
 from tokenmill.tokens.manifest import read_manifest
 from tokenmill.tokens.scratch import collecting, shards_in_use, sweep
 from tokenmill.workspace import Workspace
@@ -30,6 +31,11 @@ class Garbage:
     path: Path
     kind: str
     bytes: int
+
+    @property
+    def name(self) -> str:
+        """For people: a checkpoint is nothing without its run."""
+        return f"{self.path.parents[1].name}/{self.path.name}" if self.kind == "checkpoints" else self.path.name
 
 
 def find_garbage(workspace: Workspace, *, keep_days: float, now: float | None = None) -> list[Garbage]:
@@ -55,6 +61,10 @@ def find_garbage(workspace: Workspace, *, keep_days: float, now: float | None = 
         for path in _children(workspace, kind):
             if path.name not in names and not _is_young(path, now):
                 found.append(Garbage(path, kind, _bytes_of(path)))
+    for run in sorted(kept["runs"]):
+        for path in _surplus_checkpoints(workspace, run):
+            if not _is_young(path, now):
+                found.append(Garbage(path, "checkpoints", _bytes_of(path)))
     for path in sorted((workspace.root / "plans").glob("*.json")):
         if not _ids_in([path]) & snapshots and not _is_young(path, now):
             found.append(Garbage(path, "plans", path.stat().st_size))
@@ -101,6 +111,16 @@ def _kept_runs(workspace: Workspace, named: set[str]) -> list[str]:
         or run.id in named
         or owner_of(workspace.run(run.id) / "lease" / "lock") is not None
     ]
+
+
+def _surplus_checkpoints(workspace: Workspace, run: str) -> list[Path]:
+    """All but the newest committed one; none of a run that is open, at work, or has committed nothing."""
+    folder = workspace.run(run)
+    if read_run(workspace, run).status is RunStatus.OPEN or owner_of(folder / "lease" / "lock") is not None:
+        return []
+    checkpoints = _children(workspace, f"runs/{run}/checkpoints")
+    committed = [path for path in checkpoints if (path / "COMMIT").exists() and path.name.startswith("step-")]
+    return [path for path in checkpoints if path != committed[-1]] if committed else []
 
 
 def _ids_in(paths: Iterable[Path]) -> set[str]:

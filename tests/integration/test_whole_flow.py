@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import shutil
 import signal
 import struct
 import subprocess
@@ -159,6 +160,39 @@ def test_a_second_start_has_nothing_to_do_and_says_so(trained: Any) -> None:
         read(only(folder, "workspace/runs/*/report/report.json"))["first_line"]
         in tokenmill(folder, "show", "small").stdout
     )
+
+
+def test_forgetting_a_document_names_who_saw_it_and_rebuilds_without_it(trained: Any, tmp_path: Path) -> None:
+    shutil.copytree(trained[0] / "workspace", tmp_path / "workspace")
+    (tmp_path / "notes").symlink_to(trained[0] / "notes")
+    write_pipelines(tmp_path, training=TRAINING, checks={"max_refused_pct": 50})
+    run, snapshot = only(tmp_path, "workspace/runs/*"), only(tmp_path, "workspace/snapshots/*")
+    wanted = pq.read_table(snapshot / "sources.parquet")["digest"][3].as_py().hex()
+    for _ in range(2):
+        assert "small/1 is the model of run" in tokenmill(tmp_path, "promote", "small").stdout
+    said = tokenmill(tmp_path, "forget", wanted).stdout
+    assert f"snapshot {snapshot.name} holds 1 of them in 1 shards" in said
+    assert f"run {run.name} of small (completed) trained on snapshot {snapshot.name}" in said
+    assert f"model small/1 came of run {run.name}" in said
+    assert snapshot.exists()
+
+    record = read(run / "run.json")
+    (run / "run.json").write_text(json.dumps(record | {"status": "open"}))
+    refused = tokenmill(tmp_path, "forget", wanted, "--yes")
+    assert refused.returncode == 2
+    assert f"run {run.name} is not finished and needs its snapshot" in refused.stdout + refused.stderr
+    assert snapshot.exists()
+
+    (run / "run.json").write_text(json.dumps(record))
+    done = tokenmill(tmp_path, "forget", wanted, "--yes")
+    assert done.returncode == 0, done.stdout + done.stderr
+    rebuilt = only(tmp_path, "workspace/snapshots/*")
+    assert rebuilt != snapshot
+    manifest = read(rebuilt / "manifest.json")
+    assert (manifest["documents_kept"], manifest["refused"]) == (59, 3)
+    tables = [pq.read_table(path) for path in tmp_path.glob("workspace/shards/*/documents.parquet")]
+    assert all(bytes.fromhex(wanted) not in table["digest"].to_pylist() for table in tables)
+    assert "no snapshot holds such a document" in tokenmill(tmp_path, "forget", wanted).stdout
 
 
 def test_ctrl_c_in_training_and_a_second_start_give_the_same_weights(trained: Any, tmp_path: Path) -> None:

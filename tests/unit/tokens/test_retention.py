@@ -93,3 +93,24 @@ def test_leftovers_of_dead_writers_go(mill: Mill) -> None:
     leftover = mill.workspace.root / "shards" / ".abc.123"
     leftover.mkdir()
     assert ("shards", ".abc.123") in found(mill)
+
+
+def test_of_a_run_that_is_not_open_the_newest_committed_checkpoint_stays(mill: Mill) -> None:
+    _, snapshot = two_snapshots(mill)
+    for name, status in (("aaaaaaaaaaaa", RunStatus.COMPLETED), ("bbbbbbbbbbbb", RunStatus.OPEN)):
+        add_run(mill, name, snapshot, status)
+        for step in (10, 20, 30):
+            folder = mill.workspace.run(name) / "checkpoints" / f"step-{step:08}"
+            folder.mkdir(parents=True)
+            (folder / "weights").write_bytes(b"x" * 100)
+            if step < 30:
+                (folder / "COMMIT").write_text("{}")
+    # A promoted model names the run, so the run itself stays.
+    write_json(mill.workspace.root / "models" / "test" / "1" / "model.json", {"run": "aaaaaaaaaaaa"})
+    gone = find_garbage(mill.workspace, keep_days=30, now=time.time() + 100 * DAY)
+    names = {item.name for item in gone if item.kind == "checkpoints"}
+    assert names == {"aaaaaaaaaaaa/step-00000010", "aaaaaaaaaaaa/step-00000030"}
+    remove(mill.workspace, gone)
+    left = sorted(path.name for path in (mill.workspace.run("aaaaaaaaaaaa") / "checkpoints").iterdir())
+    assert left == ["step-00000020"]
+    assert len(list((mill.workspace.run("bbbbbbbbbbbb") / "checkpoints").iterdir())) == 3
