@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tokenmill import runs
 from tokenmill.cost.spot import checkpoint_interval_seconds
@@ -13,6 +13,7 @@ from tokenmill.quality.verdict import require_passing
 from tokenmill.stages.forecast import budget_watch
 from tokenmill.stages.harness import StageContext, main
 from tokenmill.stages.observer import Observer, ObserverConfig
+from tokenmill.telemetry.samples import allowed_cores
 from tokenmill.tokens.manifest import SplitCounts
 from tokenmill.tokens.order import row_numbers
 from tokenmill.tokens.snapshot import open_snapshot
@@ -23,6 +24,7 @@ from tokenmill.training.schedule import total_steps
 from tokenmill.workspace import read_json, write_json
 
 if TYPE_CHECKING:
+    from tokenmill.training.data import Data
     from tokenmill.training.loop import Hook
     from tokenmill.training.session import Session
 
@@ -118,10 +120,40 @@ def _session(context: StageContext, run_id: str, snapshot_id: str, attempt: int)
         stop=context.stop,
         write_ledger=context.ledger.write,
         show=lambda done, total, detail: context.progress("train", done, total, "steps", detail),
-        more_hooks=_budget_hooks(context, run_id, manifest.train),
+        more_hooks=[
+            _profile_hook(context, run_id, claimed.kind, frozen, data),
+            *_budget_hooks(context, run_id, manifest.train),
+        ],
         log=context.log,
         starting_model=None if run.starting_model is None else workspace.root / "models" / run.starting_model,
         automatic_interval=_automatic_interval(context),
+    )
+
+
+def _profile_hook(context: StageContext, run_id: str, kind: str, frozen: dict[str, Any], data: Data) -> Hook:
+    from tokenmill.training import counts
+    from tokenmill.training.profiling import ProfileHook
+
+    def asked() -> bool:
+        wanted = context.profile_asked.is_set()
+        context.profile_asked.clear()
+        return wanted
+
+    model = counts.count(context.pipeline.model, vocab_size=data.vocab_size, sequence_length=data.sequence_length)
+    facts = {
+        "device": kind,
+        "cores": allowed_cores(len(os.sched_getaffinity(0))),
+        "flops_per_token": model.flops_per_token,
+        "precision": frozen["precision"],
+        "precision_reason": frozen.get("precision_reason", ""),
+    }
+    return ProfileHook(
+        context.workspace.run(run_id),
+        context.phases,
+        steps=context.pipeline.training.profile_steps,
+        asked=asked,
+        facts=facts,
+        log=context.log,
     )
 
 

@@ -108,7 +108,8 @@ def judge(window: Window, trace: Trace | str | None) -> Verdict:
         traced=usable is not None,
         sentences=[],
     )
-    sentences = [_headline(window, verdict), _numbers(verdict), _precision(window, verdict), missing]
+    sentences = [_headline(window, verdict), _numbers(verdict), _products(window, usable), _precision(window, verdict)]
+    sentences.append(missing)
     return verdict.model_copy(update={"sentences": [sentence for sentence in sentences if sentence]})
 
 
@@ -175,9 +176,21 @@ def _numbers(verdict: Verdict) -> str:
     )
 
 
+def _products(window: Window, trace: Trace | None) -> str:
+    """A processor's trace has no FLOP rates: all products together do, by the model's formula."""
+    products = [op for op in trace.operations if "MatMul" in op.name] if trace and not trace.devices else []
+    seconds = sum(op.seconds for op in products)
+    if not seconds:
+        return ""
+    rate = window.flops_per_token * window.processed_tokens / seconds
+    share = sum(op.share_pct for op in products)
+    return f"Matrix products take {share:.0f} % of the time of operations, at {si(rate)}FLOP/s while one runs."
+
+
 def _precision(window: Window, verdict: Verdict) -> str:
     if verdict.low_precision_pct is not None:
-        return f"{verdict.low_precision_pct:.0f} % of kernel time is in low precision (the run asks for {window.precision})."
+        low = f"{verdict.low_precision_pct:.0f} % of kernel time is in low precision"
+        return f"{low} (the run asks for {window.precision})."
     if window.device == "cpu":
         return (
             f"Matrix products run in {window.precision} ({window.precision_reason}); the trace of a processor does not "

@@ -1,4 +1,4 @@
-"""What happens between calls of the compiled updates: metrics, evaluation, checkpoints, profile, stop conditions."""
+"""What happens between calls of the compiled updates: metrics, evaluation, checkpoints, stop conditions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from tokenmill.training.progress import Progress
 from tokenmill.training.settings import TrainingSettings
 
 LEDGER_SECONDS = 0.5
-PROFILE_AFTER_STEPS = 5
 
 
 class JsonLines:
@@ -135,34 +134,6 @@ class CheckpointHook(Hook):
         if time.monotonic() - self._last >= self._interval():
             self._last = time.monotonic()
             self._save()
-
-
-class ProfileHook(Hook):
-    """A profiler window of `steps` updates, once an attempt, after the first few."""
-
-    def __init__(self, steps: int, start: Callable[[], None], finish: Callable[[], None]) -> None:
-        self._steps = steps
-        self._start, self._finish = start, finish
-        self._first: int | None = None
-        self._until: int | None = None
-        self._done = False
-
-    def steps_until_due(self, step: int) -> int | None:
-        if self._done or self._first is None:
-            return None if self._done else PROFILE_AFTER_STEPS
-        return max(1, (self._first if self._until is None else self._until) - step)
-
-    def after(self, info: StepInfo) -> None:
-        if self._done:
-            return
-        if self._first is None:
-            self._first = info.step + PROFILE_AFTER_STEPS
-        if self._until is not None and info.step >= self._until:
-            self._finish()
-            self._done = True
-        elif self._until is None and info.step >= self._first:
-            self._start()
-            self._until = info.step + self._steps
 
 
 class StopConditions(Hook):

@@ -1,12 +1,10 @@
-"""What a run shows while it trains: TensorBoard scalars and profiles."""
+"""What a run shows while it trains: TensorBoard scalars."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import tensorflow as tf
-
-from tokenmill.telemetry.phases import PhaseClock
 
 
 class Scalars:
@@ -22,18 +20,3 @@ class Scalars:
 
     def close(self) -> None:
         self._writer.close()
-
-
-class Profiler:
-    """TensorFlow's profiler over a window of updates."""
-
-    def __init__(self, folder: Path, phases: PhaseClock) -> None:
-        self._folder, self._phases = folder, phases
-
-    def start(self) -> None:
-        self._phases.switch("profile")
-        tf.profiler.experimental.start(str(self._folder))
-
-    def finish(self) -> None:
-        with self._phases.phase("profile"):
-            tf.profiler.experimental.stop()

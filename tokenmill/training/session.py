@@ -24,7 +24,7 @@ from tokenmill.training.devices import Devices
 from tokenmill.training.engine import Engine
 from tokenmill.training.evaluation import Evaluation
 from tokenmill.training.loop import Ending, Hook, Loop, StopSignal
-from tokenmill.training.observers import Profiler, Scalars
+from tokenmill.training.observers import Scalars
 from tokenmill.training.progress import Progress
 from tokenmill.training.receipt import Receipt
 from tokenmill.training.saving import Saver
@@ -154,9 +154,6 @@ class Session:
                 scalars=scalars.write,
             ),
         ]
-        if settings.profile_steps and not (self.folder / "profile").exists():
-            profiler = Profiler(self.folder / "profile", self.phases)
-            used.append(hooks.ProfileHook(settings.profile_steps, profiler.start, profiler.finish))
         if settings.evaluation.every_steps is not None and self.engine.evaluator is not None:
             used.append(hooks.EvaluationHook(settings.evaluation.every_steps, self._evaluate))
         used += [hooks.CheckpointHook(self._saver.interval, self._save), self._stop_conditions, *self.more_hooks]
