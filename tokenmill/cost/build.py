@@ -13,6 +13,7 @@ from tokenmill.cost.first_line import first_line
 from tokenmill.cost.money import format_rate
 from tokenmill.cost.prices import Price
 from tokenmill.cost.report_model import (
+    Alarm,
     AttemptRow,
     BaselineVerdict,
     BillLine,
@@ -46,6 +47,7 @@ def build_report(
     baseline: BaselineVerdict,
     nights: list[Night],
     packing: dict[str, Any] | None,
+    profile: list[dict[str, Any]],
 ) -> Report:
     account = evidence.account
     report = Report(
@@ -77,6 +79,8 @@ def build_report(
         nights=nights,
         curve=_curve(evidence.metrics),
         utilisation=[Utilisation(**row) for row in evidence.utilisation],
+        alarms=[Alarm(**row) for row in evidence.alarms],
+        profile=profile,
     )
     return report.model_copy(update={"first_line": first_line(report)})
 

@@ -11,6 +11,7 @@ from typing import Any
 import duckdb
 
 from tokenmill.cost.accounting import STILL_OPEN, AttemptAccount, read_attempt
+from tokenmill.cost.ledger import read_records
 from tokenmill.cost.run_account import Account, build_account
 from tokenmill.workspace import Workspace, read_json
 
@@ -46,6 +47,7 @@ class Evidence:
     evaluation: list[dict[str, Any]] = field(default_factory=list)
     samples: list[dict[str, Any]] = field(default_factory=list)
     utilisation: list[dict[str, Any]] = field(default_factory=list)
+    alarms: list[dict[str, Any]] = field(default_factory=list)
 
     @property
     def train_outputs(self) -> dict[str, Any]:
@@ -87,6 +89,7 @@ def collect(workspace: Workspace, invocation_id: str, run_id: str | None, own_le
             evaluation=list(json_lines(run_folder / "evaluation.jsonl")),
             samples=_json(run_folder / "samples.json") or [],
             utilisation=read_utilisation(run_folder / "utilisation"),
+            alarms=list(read_alarms(run_folder / "ledger")),
         )
     manifest = _json(workspace.snapshot(snapshot) / "manifest.json") if snapshot else None
     return replace(evidence, manifest=manifest)
@@ -122,6 +125,21 @@ def read_utilisation(folder: Path, points: int = UTILISATION_POINTS) -> list[dic
         found = database.execute(query, [files, points])
         columns = [column[0] for column in found.description or []]
         return [dict(zip(columns, row, strict=True)) for row in found.fetchall()]
+
+
+def read_alarms(ledgers: Path) -> Iterator[dict[str, Any]]:
+    """What the observer and the watchdog wrote into the train attempts' ledgers, attempt by attempt."""
+    for path in sorted(ledgers.glob("*.jsonl")):
+        for record in read_records(path):
+            if record["kind"] == "event" and record.get("name") in ("alarm", "hang"):
+                yield {
+                    "time": record["time"],
+                    "attempt": int(path.stem),
+                    "kind": record.get("alarm", record["name"]),
+                    "cause": record.get("cause"),
+                    "sentence": record["sentence"],
+                    "usd_per_hour_wasted": record.get("usd_per_hour_wasted"),
+                }
 
 
 def json_lines(path: Path) -> Iterator[dict[str, Any]]:

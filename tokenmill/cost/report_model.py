@@ -154,6 +154,19 @@ class Utilisation(_Part):
     device_memory_pct: float | None = None
 
 
+class Alarm(_Part):
+    """Something that the watchers of a training said while it ran."""
+
+    time: float
+    """Unix seconds."""
+    attempt: int
+    kind: str
+    """hang, or one of tokenmill.telemetry.alarm's."""
+    cause: str | None
+    sentence: str
+    usd_per_hour_wasted: float | None
+
+
 class Night(_Part):
     """One run of the baseline database, for the plot over nights."""
 
@@ -217,6 +230,10 @@ class Report(_Part):
     curve: list[Point]
     """The run's log, thinned for plots."""
     utilisation: list[Utilisation]
+    alarms: list[Alarm] = []
+    """In the order of time."""
+    profile: list[dict[str, Any]] = []
+    """Verdicts on the profiler's windows (tokenmill.telemetry.verdict), oldest first."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import platform
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,7 @@ from tokenmill.pipelines import Pipeline
 from tokenmill.protocol import StageName, StageResult
 from tokenmill.stages.configuration import configuration_of
 from tokenmill.stages.harness import StageContext, main
+from tokenmill.telemetry.verdict import read_verdicts
 from tokenmill.workspace import Workspace, read_json, write_atomic
 
 ENDED = {"finished", "stopped_by_budget", "stopped_by_condition"}
@@ -55,7 +56,9 @@ def report(context: StageContext) -> StageResult:
             evidence = collect(workspace, inputs["invocation"], None, context.spec.ledger)
         folder = workspace.run(evidence.run["id"]) if evidence.run else workspace.invocation(evidence.invocation["id"])
         folder = folder / "report"
-        made = make_report(evidence, workspace, context.pipeline, folder, generated=time.time())
+        with context.phases.phase("profile"):
+            profile = profile_verdicts(evidence, workspace)
+        made = make_report(evidence, workspace, context.pipeline, folder, generated=time.time(), profile=profile)
         write_report(made, folder)
         write_atomic(workspace.pipeline(made.pipeline) / "metrics.prom", prometheus_text(made))
     context.log.info("%s", made.first_line)
@@ -75,7 +78,13 @@ def report(context: StageContext) -> StageResult:
 
 
 def make_report(
-    evidence: Evidence, workspace: Workspace, pipeline: Pipeline, folder: Path, *, generated: float
+    evidence: Evidence,
+    workspace: Workspace,
+    pipeline: Pipeline,
+    folder: Path,
+    *,
+    generated: float,
+    profile: Sequence[dict[str, Any]] = (),
 ) -> Report:
     """Judge the night against the baseline database, add it there if its run has ended, and put all of it together."""
     name = evidence.invocation["pipeline"]
@@ -99,7 +108,16 @@ def make_report(
         baseline=verdict,
         nights=[night(row) for row in history if row.pipeline == name and row.kind == "run"][-NIGHTS:],
         packing=packing(evidence, workspace),
+        profile=list(profile),
     )
+
+
+def profile_verdicts(evidence: Evidence, workspace: Workspace) -> list[dict[str, Any]]:
+    """On the profiler's windows of the run; the traces are converted here, where no training waits for it."""
+    if evidence.run is None:
+        return []
+    folder = workspace.run(evidence.run["id"]) / "profile"
+    return [verdict.model_dump(mode="json") for verdict in read_verdicts(folder)]
 
 
 def gate(made: Report, pipeline: Pipeline) -> str:

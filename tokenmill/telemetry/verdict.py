@@ -158,8 +158,9 @@ def _headline(window: Window, verdict: Verdict) -> str:
         "host": f"the {device} waits {pct.get('host', 0):.0f} % of the time for the host to launch work",
         "idle": f"{pct.get('idle', 0):.0f} % of the {device} does nothing while steps run",
     }[share]
-    small = ", in pieces too small for it" if verdict.small_kernels else ""
-    return f"{what[0].upper()}{what[1:]}{small}: {REMEDIES[share]}."
+    if verdict.small_kernels and share in ("compute", "host", "idle"):
+        return f"{what[0].upper()}{what[1:]}, in pieces too small for it: {REMEDIES['idle']}."
+    return f"{what[0].upper()}{what[1:]}: {REMEDIES[share]}."
 
 
 def _numbers(verdict: Verdict) -> str:

@@ -40,7 +40,7 @@ def write_model(folder: Path, engine: Engine, model: ModelSettings, data: Data) 
     )
 
 
-def write_samples(folder: Path, engine: Engine, data: Data, training: TrainingSettings) -> None:
+def write_samples(folder: Path, engine: Engine, data: Data, training: TrainingSettings) -> list[dict[str, str]]:
     prompts, tokenizer = training.sample_prompts, data.tokenizer
     samples = []
     if prompts:
@@ -57,6 +57,7 @@ def write_samples(folder: Path, engine: Engine, data: Data, training: TrainingSe
             for prompt, ids in zip(prompts, continuations, strict=True)
         ]
     write_json(folder / "samples.json", samples)
+    return samples
 
 
 def outputs(progress: Progress) -> dict[str, Any]:

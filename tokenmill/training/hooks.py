@@ -64,6 +64,7 @@ class MetricsHook(Hook):
         attempt: int,
         total_steps: int,
         flops_per_token: int,
+        peak_flops_per_second: float | None,
         show: Callable[[int, int, str], None],
         scalars: Callable[[int, dict[str, float]], None],
     ) -> None:
@@ -72,6 +73,7 @@ class MetricsHook(Hook):
         self._attempt = attempt
         self._total = total_steps
         self._flops_per_token = flops_per_token
+        self._peak = peak_flops_per_second
         self._show, self._scalars = show, scalars
         self._last = time.monotonic()
         self._tokens = self._processed = 0
@@ -93,6 +95,8 @@ class MetricsHook(Hook):
             "tokens_per_second": rate,
             "model_flops_per_second": self._flops_per_token * self._processed / self._seconds,
         }
+        if self._peak is not None:
+            metrics["mfu"] = metrics["model_flops_per_second"] / self._peak
         progress = info.progress
         self._lines.write(
             step=info.step,

@@ -24,7 +24,7 @@ from tokenmill.training.devices import Devices
 from tokenmill.training.engine import Engine
 from tokenmill.training.evaluation import Evaluation
 from tokenmill.training.loop import Ending, Hook, Loop, StopSignal
-from tokenmill.training.observers import Scalars
+from tokenmill.training.observers import Scalars, write_texts
 from tokenmill.training.progress import Progress
 from tokenmill.training.receipt import Receipt
 from tokenmill.training.saving import Saver
@@ -55,6 +55,8 @@ class Session:
     log: logging.Logger = logging.getLogger(__name__)  # noqa: RUF009 - loggers are shared on purpose
     starting_model: Path | None = None
     """Folder of a model that a new run starts from (config.json, model.safetensors); none means random weights."""
+    peak_flops_per_second: float | None = None
+    """Of all devices together, for `mfu`; None where no peak is known."""
     automatic_interval: Callable[[float], float] = lambda save_seconds: DEFAULT_CHECKPOINT_SECONDS
     """Seconds between checkpoints where the pipeline says `auto`, from the measured seconds of a save."""
 
@@ -123,7 +125,7 @@ class Session:
             self._evaluate()
         if how := self._stop_conditions.at_start(self.progress):
             return how
-        scalars = Scalars(self.folder / "tensorboard")
+        scalars = Scalars(self.folder / "tensorboard", self._scalars)
         loop = Loop(
             updater=self.engine.updater,
             reader=reader,
@@ -150,6 +152,7 @@ class Session:
                 attempt=self.attempt,
                 total_steps=self.engine.total_steps,
                 flops_per_token=self.engine.counts.flops_per_token,
+                peak_flops_per_second=self.peak_flops_per_second,
                 show=self.show,
                 scalars=scalars.write,
             ),
@@ -158,6 +161,13 @@ class Session:
             used.append(hooks.EvaluationHook(settings.evaluation.every_steps, self._evaluate))
         used += [hooks.CheckpointHook(self._saver.interval, self._save), self._stop_conditions, *self.more_hooks]
         return used
+
+    def _scalars(self) -> dict[str, float]:
+        """For TensorBoard, besides the metrics."""
+        found = {f"phases/{name}_seconds": seconds for name, seconds in self.phases.totals().items()}
+        if self.engine.state.loss_scale is not None:
+            found["loss_scale"] = float(self.engine.state.loss_scale.numpy())
+        return found
 
     def _evaluate(self) -> Ending | None:
         """Record the loss on held-out rows. An interruption in between ends the loop at its next look."""
@@ -198,7 +208,8 @@ class Session:
         self.stop.check()
         ending.write_receipt(self.folder, self.progress, self.data, self.training)
         ending.write_model(self.folder, self.engine, self.model_settings, self.data)
-        ending.write_samples(self.folder, self.engine, self.data, self.training)
+        samples = ending.write_samples(self.folder, self.engine, self.data, self.training)
+        write_texts(self.folder / "tensorboard", self.progress.step, samples)
         summary = ending.summary(
             how,
             self.progress,
