@@ -112,6 +112,9 @@ def show(
 @app.command()
 def serve(
     port: Annotated[int, typer.Option("--port", help="Of the UI, if this brings its own server.")] = 4200,
+    files_port: Annotated[
+        int | None, typer.Option("--files-port", help="Of the reports that the UI links to; else the next port.")
+    ] = None,
     file: FileOption = PIPELINES_FILE,
     debug: DebugOption = False,
 ) -> None:
@@ -121,7 +124,7 @@ def serve(
     """
     from flows.serving import serve_pipelines
 
-    serve_pipelines(_console(), read_pipeline_file(file), port)
+    serve_pipelines(_console(), read_pipeline_file(file), port, files_port)
 
 
 @app.command()

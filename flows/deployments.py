@@ -16,10 +16,12 @@ from prefect.client.orchestration import get_client
 from prefect.client.schemas import StateType
 from prefect.deployments.runner import RunnerDeployment
 from prefect.events import AutomationCore, EventTrigger, Posture
-from prefect.events.actions import ChangeFlowRunState, RunDeployment
+from prefect.events.actions import ChangeFlowRunState, PauseAutomation, RunDeployment
 from prefect.schedules import Cron
 from prefect.types.entrypoint import EntrypointType
 
+from flows.form import in_the_file
+from flows.notifications import notification_automations
 from flows.places import loadable
 from flows.retrain import STATES, retrain
 from tokenmill.pipelines import Pipeline, PipelineFile
@@ -28,6 +30,9 @@ ON_DEMAND = "on-demand"
 HEARTBEAT_SECONDS = 30
 SILENCE_SECONDS = 3 * HEARTBEAT_SECONDS
 RESUME_DELAY = timedelta(seconds=5)
+GOES_ON = "tokenmill: a crashed or interrupted pipeline goes on"
+DEATHS, DEATH_WINDOW = 10, timedelta(minutes=10)
+"""So many flow runs dead within so long, and nothing is started again until the next `deploy` or `serve`."""
 _OURS = {"prefect.resource.role": "flow", "prefect.resource.name": retrain.name}
 
 
@@ -35,13 +40,23 @@ def make_deployments(file: PipelineFile) -> list[RunnerDeployment]:
     """On-demand first, then the scheduled ones. The form offers the pipelines of the file and no others."""
     path = str(file.path)
     deployments = [_deployment(ON_DEMAND, {"file": path}, "Any pipeline, when you want it.")]
-    deployments[0]._parameter_openapi_schema.properties["pipeline"]["enum"] = sorted(file.pipelines)
-    for name, pipeline in loadable(file).items():
-        if isinstance(pipeline, Pipeline) and pipeline.schedule.cron is not None:
+    pipelines = {name: found for name, found in loadable(file).items() if isinstance(found, Pipeline)}
+    _fill_form(deployments[0], sorted(file.pipelines), pipelines)
+    for name, pipeline in pipelines.items():
+        if pipeline.schedule.cron is not None:
             schedule = Cron(pipeline.schedule.cron, timezone=pipeline.schedule.timezone)
             parameters = {"pipeline": name, "file": path}
             deployments.append(_deployment(name, parameters, f"The pipeline {name}, on schedule.", schedule=schedule))
     return deployments
+
+
+def _fill_form(deployment: RunnerDeployment, names: list[str], pipelines: dict[str, Pipeline]) -> None:
+    """The pipelines of the file and no others as a choice, and beside each override what they have for it."""
+    schema = deployment._parameter_openapi_schema
+    schema.properties["pipeline"]["enum"] = names
+    fields = schema.definitions["Overrides"]["properties"]
+    for name, values in in_the_file(pipelines):
+        fields[name]["description"] += f" In the file: {values}." if values else ""
 
 
 def _deployment(name: str, parameters: dict[str, Any], description: str, **more: Any) -> RunnerDeployment:
@@ -83,6 +98,7 @@ def make_automations(on_demand: UUID) -> list[AutomationCore]:
     again = RunDeployment(
         source="selected",
         deployment_id=on_demand,
+        # Not `fresh`: what a fresh start began is what goes on.
         parameters={name: _parameter(name) for name in retrain.parameters.properties if name != "fresh"},
         schedule_after=RESUME_DELAY,
     )
@@ -99,12 +115,30 @@ def make_automations(on_demand: UUID) -> list[AutomationCore]:
             actions=[crashed],
         ),
         AutomationCore(
-            name="tokenmill: a crashed or interrupted pipeline goes on",
+            name=GOES_ON,
             description="Starts the pipeline again; everything that was committed is found and not done again.",
             trigger=lost,
             actions=[again],
         ),
     ]
+
+
+def give_up(goes_on: UUID) -> AutomationCore:
+    """Flow runs that die before the flow itself can count its deaths (`tasks.deaths`): not for ever."""
+    dying = EventTrigger(
+        match={"prefect.resource.id": "prefect.flow-run.*"},
+        match_related=_OURS,
+        expect={"prefect.flow-run.Crashed"},
+        posture=Posture.Reactive,
+        threshold=DEATHS,
+        within=DEATH_WINDOW,
+    )
+    return AutomationCore(
+        name="tokenmill: flow runs that die one after the other are not started again",
+        description=f"{DEATHS} crashes within {DEATH_WINDOW}: pauses the automation that starts them again.",
+        trigger=dying,
+        actions=[PauseAutomation(source="selected", automation_id=goes_on)],
+    )
 
 
 def _parameter(name: str) -> dict[str, Any]:
@@ -120,9 +154,14 @@ def deploy(file: PipelineFile) -> dict[str, UUID]:
         applied = deployment.apply()
         assert isinstance(applied, UUID)
         ids[str(deployment.name)] = applied
+    automations = make_automations(ids[ON_DEMAND])
+    for name, pipeline in loadable(file).items():
+        if isinstance(pipeline, Pipeline):
+            automations += notification_automations(name, pipeline.notify)
     with get_client(sync_client=True) as client:
-        for automation in make_automations(ids[ON_DEMAND]):
-            for found in client.read_automations_by_name(automation.name):
+        for found in client.read_automations():
+            if found.name.startswith("tokenmill: "):
                 client.delete_automation(found.id)
-            client.create_automation(automation)
+        created = {automation.name: client.create_automation(automation) for automation in automations}
+        client.create_automation(give_up(created[GOES_ON]))
     return ids

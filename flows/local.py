@@ -53,7 +53,7 @@ def _run_flow(night: Night) -> None:
     from flows.retrain import retrain, use
 
     with use(night):
-        retrain(pipeline=night.name, overrides=night.invocation.overrides, return_state=True)
+        retrain(pipeline=night.name, settings=night.invocation.overrides, return_state=True)
     # What is still under way to the server would otherwise meet a closed port, and hold up the end of this process.
     APILogWorker.drain_all(timeout=FLUSH_SECONDS)
     EventsWorker.drain_all(timeout=FLUSH_SECONDS)

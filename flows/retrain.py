@@ -18,10 +18,13 @@ from uuid import UUID
 from prefect import flow
 from prefect.client.orchestration import get_client
 from prefect.client.schemas import State, StateType
+from prefect.logging import get_run_logger
 from prefect.runtime import flow_run
 from pydantic import Field
 
+from flows.form import Overrides, Setting
 from tasks.again import place
+from tasks.deaths import refuse_endless_deaths
 from tasks.night import Night, NightOver, finish, open_night
 from tasks.prepare import prepare
 from tasks.report import report
@@ -53,18 +56,29 @@ STATES: dict[Outcome, tuple[StateType, str]] = {
 
 
 def _flow_run_name() -> str:
-    """The pipeline and the night, so that a list of flow runs can be read."""
+    """The pipeline and the night, so that a list of flow runs can be read; the run follows (`name_run`)."""
     night = _opened.get()
-    stamp = night.invocation.id.partition("-")[0] if night else datetime.now(UTC).strftime("%Y%m%dT%H%M%S")
-    return f"{flow_run.parameters['pipeline']} {stamp}"
+    started = datetime.fromtimestamp(night.invocation.started, UTC) if night else datetime.now(UTC)
+    return f"{flow_run.parameters['pipeline']} {started:%Y-%m-%d %H:%M}"
+
+
+def name_run(night: Night) -> None:
+    """Once the night has a run, the flow run's name says which."""
+    if night.run is not None and flow_run.id is not None:
+        started = datetime.fromtimestamp(night.invocation.started, UTC)
+        with get_client(sync_client=True) as client:
+            client.update_flow_run(
+                UUID(str(flow_run.id)), name=f"{night.name} {started:%Y-%m-%d %H:%M} run {night.run.id}"
+            )
 
 
 @flow(name="retrain", flow_run_name=_flow_run_name, persist_result=False)
 def retrain(
     pipeline: str,
-    overrides: list[str] | None = None,
+    overrides: Overrides | None = None,
+    settings: list[Setting] | None = None,
     fresh: bool = False,
-    budget_usd: Annotated[float | None, Field(gt=0)] = None,
+    budget_usd: Annotated[float | None, Field(gt=0, title="Budget in US dollars")] = None,
     market: Literal["on_demand", "spot"] | None = None,
     file: str = "pipelines.yaml",
 ) -> State:
@@ -72,7 +86,8 @@ def retrain(
 
     Args:
         pipeline: A pipeline of the file.
-        overrides: Keys of the pipeline to overrule, each as `dotted.key=value`.
+        overrides: Other values for this night.
+        settings: Any other keys of the pipeline to overrule, each as `dotted.key=value`.
         fresh: Give up the unfinished run, if there is one.
         budget_usd: Stops the run before it has cost more.
         market: The price list to bill by, and to rent from.
@@ -81,23 +96,32 @@ def retrain(
     night = _opened.get()
     if night is not None:
         return spend(night)
-    changes = list(overrides or [])
+    changes = [*(overrides.settings() if overrides else []), *(settings or [])]
     changes += [f"cost.budget_usd={budget_usd}"] if budget_usd is not None else []
     changes += [f"cost.market={market}"] if market is not None else []
     try:
         loaded = read_pipeline_file(Path(file)).load(pipeline, changes)
-        wait_for_turn(pipeline, loaded)
-        with open_night(pipeline, loaded, changes, fresh=fresh) as night:
-            return spend(night)
-    except AlreadyRunningError as error:
-        return State(type=StateType.COMPLETED, name="Skipped", message=str(error))
+        while True:
+            wait_for_turn(pipeline, loaded)
+            try:
+                with open_night(pipeline, loaded, changes, fresh=fresh) as night:
+                    return spend(night)
+            except AlreadyRunningError as error:
+                if loaded.schedule.when_running == "skip":
+                    return State(type=StateType.COMPLETED, name="Skipped", message=str(error))
     except UserError as error:
         return State(type=StateType.FAILED, name="UserError", message=str(error))
 
 
 def wait_for_turn(name: str, pipeline: Pipeline) -> None:
     """With `schedule.when_running: wait`, until no other start of the pipeline runs."""
-    while pipeline.schedule.when_running == "wait" and running_invocation(Workspace(Path(pipeline.workspace)), name):
+    said = False
+    while pipeline.schedule.when_running == "wait" and (
+        running := running_invocation(Workspace(Path(pipeline.workspace)), name)
+    ):
+        if not said:
+            get_run_logger().info("pipeline '%s' is running already (%s): waiting for its end", name, running)
+            said = True
         time.sleep(WAIT_SECONDS)
 
 
@@ -122,6 +146,7 @@ def spend(night: Night) -> State:
 def work(night: Night) -> tuple[Outcome, str]:
     """Everything but the report: the outcome, and one sentence about it."""
     try:
+        refuse_endless_deaths(night)
         if night.run is None:
             snapshot = prepare(night)
             night.end_if_trained(snapshot)
@@ -129,6 +154,7 @@ def work(night: Night) -> tuple[Outcome, str]:
             refuse_if_nothing_good_is_new(night, verdict)
             night.end_if_trained(verdict["snapshot"])
             night.open_run(verdict["snapshot"], verdict["validation"])
+        name_run(night)
         result = train(night)
     except NightOver as over:
         if over.outcome == "interrupted" and cancelled_at_server():

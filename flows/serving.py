@@ -15,7 +15,9 @@ from uuid import UUID
 from rich.console import Console
 
 from flows.embedded import QUIET, EmbeddedServer
+from flows.files import served_files
 from flows.places import loadable
+from tasks.links import FILES_URL
 from tokenmill.errors import UserError
 from tokenmill.invocations import Invocation, left_unfinished
 from tokenmill.pipelines import Pipeline, PipelineFile
@@ -25,8 +27,20 @@ SOON = timedelta(minutes=1)
 HEARTBEATS = {"PREFECT_FLOWS_HEARTBEAT_FREQUENCY": "30"}
 
 
-def serve_pipelines(console: Console, file: PipelineFile, port: int) -> None:
-    """Until SIGINT or SIGTERM."""
+def serve_pipelines(console: Console, file: PipelineFile, port: int, files_port: int | None = None) -> None:
+    """Until SIGINT or SIGTERM. Files that the UI links to are on `files_port`; none means the port after the UI's."""
+    roots = {
+        name: Path(found.workspace)
+        for name, found in loadable(file).items()
+        if isinstance(found, Pipeline) and "://" not in found.workspace
+    }
+    with served_files(roots, port + 1 if files_port is None else files_port) as url:
+        os.environ[FILES_URL] = url
+        console.print(f"reports, Data Docs, TensorBoard: {url}", highlight=False)
+        _serve_flows(console, file, port)
+
+
+def _serve_flows(console: Console, file: PipelineFile, port: int) -> None:
     os.environ.update({**QUIET, **HEARTBEATS})
     server = None
     if not os.environ.get("PREFECT_API_URL"):
@@ -80,7 +94,7 @@ def resume_unfinished(file: PipelineFile, on_demand: UUID) -> list[str]:
 
 
 def _parameters(file: PipelineFile, left: Invocation) -> dict[str, Any]:
-    return {"pipeline": left.pipeline, "overrides": left.overrides, "file": str(file.path)}
+    return {"pipeline": left.pipeline, "settings": left.overrides, "file": str(file.path)}
 
 
 def _pipelines_with_flow_runs(client: Any) -> set[str]:

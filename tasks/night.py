@@ -235,6 +235,8 @@ def open_night(
         if fresh:
             runs.abandon_unfinished(workspace, name)
         night.run = runs.unfinished_run(workspace, name, pipeline)
+        if night.run is not None:
+            invocation.step = runs.committed_step(workspace, night.run.id)
         night.save()
         stack.enter_context(night.stop.on_signals())
         stack.callback(night.close)

@@ -8,9 +8,10 @@ from prefect import task
 from prefect.artifacts import create_markdown_artifact, create_table_artifact
 from prefect.cache_policies import NO_CACHE
 from prefect.client.schemas import State
-from prefect.events import emit_event
 
+from tasks.links import link
 from tasks.night import Night
+from tasks.notices import emit_notices
 from tasks.timeline import artifact_key, on_timeline
 from tokenmill.protocol import StageName
 
@@ -29,12 +30,9 @@ def report_task(night: Night) -> State:
     if state.is_completed() and "markdown" in outputs:
         markdown = (night.workspace.root / outputs["markdown"]).read_text(encoding="utf-8")
         create_markdown_artifact(markdown, key=artifact_key("cost-report", night.name))
-        if outputs.get("gate", "passed") != "passed":
-            emit_event(
-                event="tokenmill.cost-regression",
-                resource={"prefect.resource.id": f"tokenmill.pipeline.{night.name}"},
-                payload={"gate": outputs["gate"], "first_line": outputs["first_line"], **outputs["baseline"]},
-            )
+        link(night, "report", f"{outputs['folder']}/report.html", "the night's report")
+        link(night, "tensorboard", "tensorboard", "TensorBoard of all runs")
+        emit_notices(night, outputs)
         for name, rows in outputs.get("tables", {}).items():
             create_table_artifact(rows, key=artifact_key(f"cost-{name}", night.name))
     return state

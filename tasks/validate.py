@@ -11,6 +11,7 @@ from prefect.cache_policies import NO_CACHE
 from prefect.client.schemas import State
 
 from tasks.again import until_done
+from tasks.links import link
 from tasks.night import Night
 from tasks.timeline import artifact_key, on_timeline
 from tokenmill.protocol import StageName
@@ -29,5 +30,7 @@ def validate_task(night: Night) -> State:
     if "verdict" in outputs:
         markdown = (night.workspace.root / outputs["markdown"]).read_text(encoding="utf-8")
         create_markdown_artifact(markdown, key=artifact_key("verdict", night.name))
+        link(night, "data-docs", f"{outputs['validation']}/data_docs/index.html", "Great Expectations' Data Docs")
+        link(night, "validation", f"{outputs['validation']}/report.html", "the page about the data")
         create_table_artifact(read_json(night.workspace.root / outputs["table"]), key=artifact_key("rules", night.name))
     return state

@@ -37,6 +37,21 @@ class ScheduleSettings(Section):
         return timezone
 
 
+Occasion = Literal["failure", "budget", "cost_regression", "low_utilisation"]
+
+
+class NotifySettings(Section):
+    """Who is told, through the automations that `tokenmill deploy` and `serve` create."""
+
+    webhook: str | None = operational(None, pattern=r"^https?://")
+    """URL that gets a JSON object with `subject` and `body` by POST; `${env:NAME}` keeps a secret out of the file."""
+    email: str | None = operational(None, pattern=r"^mailtos?://")
+    """A mail URL in Apprise's form, such as mailtos://user:${env:PASSWORD}@example.org?to=team@example.org."""
+    occasions: tuple[Occasion, ...] = operational(("failure", "budget", "cost_regression", "low_utilisation"))
+    min_utilisation_pct: float = operational(30.0, ge=0, le=100)
+    """Mean use of the accelerators (of the processors, where there are none) below which a night is told of."""
+
+
 class DockerSettings(Section):
     host_workspace: str | None = operational(None)
     """The workspace as the container engine's host sees it, where that differs."""

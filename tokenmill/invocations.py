@@ -38,6 +38,7 @@ Outcome = Literal[
 
 INVOCATION_FILE = "invocation.json"
 STOP_FILE = "STOP"
+DIED = "the process ended without a word (killed, or its machine went away)"
 
 
 class AlreadyRunningError(UserError):
@@ -68,6 +69,8 @@ class Invocation(BaseModel):
     started: float
     ended: float | None = None
     run_id: str | None = None
+    step: int = 0
+    """The run's committed step when this began."""
     outcome: Outcome = "running"
     message: str = ""
     """One sentence about the outcome, for people."""
@@ -147,7 +150,7 @@ def close_dead_invocations(workspace: Workspace, pipeline: str) -> list[Invocati
     dead = [item for item in list_invocations(workspace) if item.pipeline == pipeline and item.outcome == "running"]
     for invocation in dead:
         invocation.outcome = "crashed"
-        invocation.message = "the process ended without a word (killed, or its machine went away)"
+        invocation.message = DIED
         invocation.ended = max([invocation.started, *(s.ended or s.started for s in invocation.stages)])
         for stage in invocation.stages:
             if stage.status == "running":

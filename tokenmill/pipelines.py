@@ -30,7 +30,7 @@ from tokenmill.canonical import fingerprint
 from tokenmill.config import Role, Section, operational, values_with_role
 from tokenmill.corpus.settings import CorpusSettings
 from tokenmill.cost.settings import CostSettings
-from tokenmill.deployment import ImageSettings, RuntimeSettings, ScheduleSettings
+from tokenmill.deployment import ImageSettings, NotifySettings, RuntimeSettings, ScheduleSettings
 from tokenmill.errors import UserError
 from tokenmill.mistakes import explain
 from tokenmill.quality.settings import ChecksSettings
@@ -57,6 +57,7 @@ class Pipeline(Section):
     """A price, or the word `unpriced`: then reports show seconds and tokens, no dollars."""
     telemetry: TelemetrySettings = Field(default_factory=TelemetrySettings)
     schedule: ScheduleSettings = Field(default_factory=ScheduleSettings)
+    notify: NotifySettings = Field(default_factory=NotifySettings)
     runtime: RuntimeSettings = Field(default_factory=RuntimeSettings)
     image: ImageSettings = Field(default_factory=ImageSettings)
     _tokenizer_as_written: str | None = PrivateAttr(None)
