@@ -5,6 +5,7 @@ each one ended. No Prefect here: the tasks beside this file put each start on Pr
 from __future__ import annotations
 
 import itertools
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -66,6 +67,9 @@ class Night:
         self.last_ending: Ending | None = None
         self.progressed = False
         """Whether the last attempt committed a step that was not committed before."""
+        self.prepare_inputs: dict[str, Any] = {}
+        """What the next prepare stage is told: nothing (the whole), or which part of it."""
+        self._saving = threading.Lock()
         self._early: tuple[StageName, Supervised, StageRecord] | None = None
         self._numbers = itertools.count(1)
 
@@ -88,16 +92,20 @@ class Night:
         # The report's one line is said at the end, by whoever opened the night.
         mine = [] if stage is StageName.REPORT else self.listeners
         ending = self._wait(stage, supervised, _All([*mine, *listeners]))
-        record.ended = time.time()
-        record.exit_code = ending.exit_code
-        record.message = ending.message
-        record.status = ending.result.status if ending.result else ending.reason
+        _close(record, ending)
         if ending.result is not None:
-            record.outputs = ending.result.outputs
             self.outputs[stage] = ending.result.outputs
         self._note_progress(stage)
         self.save()
         self.last_ending = ending
+        return ending
+
+    def attempt_part(self, stage: StageName, inputs: dict[str, Any], listener: Listener) -> Ending:
+        """Run one process of a part of `stage` beside others, from any thread; however it ends, the night goes on."""
+        supervised, record = self._start(stage, inputs)
+        ending = supervised.wait(self.stop, listener)
+        _close(record, ending)
+        self.save()
         return ending
 
     def _note_progress(self, stage: StageName) -> None:
@@ -148,8 +156,9 @@ class Night:
             self.attempt(self._early[0])
 
     def save(self) -> None:
-        self.invocation.run_id = self.run.id if self.run else None
-        self.invocation.save(self.workspace)
+        with self._saving:
+            self.invocation.run_id = self.run.id if self.run else None
+            self.invocation.save(self.workspace)
 
     def open_run(self, snapshot: str, validation: str) -> None:
         """Make the run of this pipeline on `snapshot` the night's, or open it again if it ended short of its length."""
@@ -160,7 +169,7 @@ class Night:
         assert self.run is not None
         self.run = runs.update_run(self.workspace, self.run.id, **changes)
 
-    def _start(self, stage: StageName) -> tuple[Supervised, StageRecord]:
+    def _start(self, stage: StageName, inputs: dict[str, Any] | None = None) -> tuple[Supervised, StageRecord]:
         number = next(self._numbers)
         invocation = self.workspace.invocation(self.invocation.id)
         ledger = invocation / "ledger" / f"{number:02d}-{stage}.jsonl"
@@ -175,7 +184,7 @@ class Night:
             pipeline=self.pipeline.model_dump(mode="json"),
             invocation_id=self.invocation.id,
             ledger=self.workspace.relative(ledger),
-            inputs=self._inputs(stage),
+            inputs=self._inputs(stage) if inputs is None else inputs,
         )
         spec_path = invocation / "stages" / f"{number:02d}-{stage}" / SPEC_NAME
         write_atomic(spec_path, spec.model_dump_json(indent=2).encode())
@@ -202,7 +211,7 @@ class Night:
 
     def _inputs(self, stage: StageName) -> dict[str, Any]:
         if stage is StageName.PREPARE:
-            return {}
+            return self.prepare_inputs
         if stage is StageName.VALIDATE:
             return {"snapshot": self.outputs[StageName.PREPARE]["snapshot"]}
         if stage is StageName.REPORT:
@@ -229,6 +238,8 @@ def open_night(
     workspace = Workspace.open(pipeline.workspace, need_bytes=needed_bytes(pipeline))
     invocation = Invocation.begin(name, list(overrides))
     night = Night(name, pipeline, workspace, invocation, runtime)
+    if pipeline.runtime.prepare_machines > 1:
+        night.prepare_inputs = {"part": "plan", "batch_bytes": pipeline.runtime.prepare_batch_bytes}
     with ExitStack() as stack:
         stack.enter_context(only_invocation(workspace, invocation))
         close_dead_invocations(workspace, name)
@@ -286,6 +297,14 @@ def _wait_for_lease(run_folder: Path, seconds: float) -> None:
         if owner_of(run_folder / "lease" / "lock") is None:
             return
         time.sleep(0.1)
+
+
+def _close(record: StageRecord, ending: Ending) -> None:
+    record.ended = time.time()
+    record.exit_code = ending.exit_code
+    record.message = ending.message
+    record.status = ending.result.status if ending.result else ending.reason
+    record.outputs = ending.result.outputs if ending.result else {}
 
 
 class _All:

@@ -12,6 +12,7 @@ import queue
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from typing import Any
 from uuid import UUID
 
 from prefect.artifacts import create_progress_artifact, update_progress_artifact
@@ -34,6 +35,12 @@ def on_timeline(night: Night, stage: StageName) -> State:
     """One attempt of `stage`, inside a Prefect task run; the state says how it ended."""
     with _prefect_listener(f"progress-{stage}", night.name) as listener:
         ending = night.attempt(stage, [listener])
+    return _state(night, stage, ending)
+
+
+def part_on_timeline(night: Night, stage: StageName, inputs: dict[str, Any]) -> State:
+    """One attempt of a part of `stage`, beside others: its words go to its own task run, and it has no progress bar."""
+    ending = night.attempt_part(stage, inputs, PrefectListener("", night.name))
     return _state(night, stage, ending)
 
 

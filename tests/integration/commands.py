@@ -35,11 +35,11 @@ def environment() -> dict[str, str]:
     return {**{k: v for k, v in os.environ.items() if not k.startswith("PREFECT_")}, **own}
 
 
-def start(folder: Path, *arguments: str, output: Any = subprocess.PIPE) -> subprocess.Popen[str]:
+def start(folder: Path, *arguments: str, output: Any = subprocess.PIPE, **variables: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-m", "flows.cli", *arguments],
         cwd=folder,
-        env=environment(),
+        env={**environment(), **variables},
         stdout=output,
         stderr=output,
         text=True,

@@ -55,12 +55,16 @@ def order(folder: Path, stage: str, *lines: str) -> None:
 
 
 @contextmanager
-def fake_night(folder: Path, *, fresh: bool = False, name: str = "small", **training: Any) -> Iterator[Night]:
+def fake_night(
+    folder: Path, *, fresh: bool = False, name: str = "small", machines: int = 1, **training: Any
+) -> Iterator[Night]:
     before = os.environ.get("PYTHONPATH")
     os.environ["PYTHONPATH"] = str(ROOT)
     try:
         runtime = ProcessRuntime("tests.orchestration.fake_stages")
-        with open_night(name, pipeline(folder, **training), fresh=fresh, runtime=runtime) as night:
+        made = pipeline(folder, **training)
+        many = made.runtime.model_copy(update={"prepare_machines": machines})
+        with open_night(name, made.model_copy(update={"runtime": many}), fresh=fresh, runtime=runtime) as night:
             yield night
     finally:
         os.environ.pop("PYTHONPATH")

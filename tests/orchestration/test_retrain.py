@@ -164,6 +164,14 @@ def test_attempts_stand_on_the_timeline_in_plain_words(tmp_path: Path) -> None:
     assert flow_run.name.startswith("small 2")
 
 
+def test_prepare_on_many_machines_is_planned_mapped_and_committed(tmp_path: Path) -> None:
+    order(tmp_path, "prepare", "complete", "die", "die", "fail")
+    assert spend(tmp_path, machines=2).name == "Completed"
+    assert stages(tmp_path).count("prepare") > 1 + 5 + 1
+    assert sorted(path.name for path in (tmp_path / "workspace" / "built").iterdir()) == ["0", "1", "2", "3", "4"]
+    assert run_status(tmp_path) == "completed"
+
+
 def test_a_report_that_crashes_does_not_change_the_outcome(tmp_path: Path) -> None:
     order(tmp_path, "report", "die", "die")
     assert spend(tmp_path).name == "Completed"
