@@ -110,6 +110,32 @@ def show(
 
 
 @app.command()
+def board(
+    run: Annotated[str, typer.Argument(help="A run, by its id or the beginning of it, or a pipeline.")],
+    port: Annotated[int, typer.Option("--port", help="On loopback.")] = 6006,
+    file: FileOption = PIPELINES_FILE,
+    debug: DebugOption = False,
+) -> None:
+    """Show a run in TensorBoard: scalars, what the model writes, utilisation, profiles."""
+    from flows.board import show_board
+
+    show_board(_console(), read_pipeline_file(file), run, port)
+
+
+@app.command()
+def doctor(
+    pipeline: Annotated[str | None, typer.Argument(help="A pipeline of the file; none means its first.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Machine-readable.")] = False,
+    file: FileOption = PIPELINES_FILE,
+    debug: DebugOption = False,
+) -> None:
+    """Check this machine: devices and their speed, profiler, disk, clocks, price, image. Exit code 2: mend it."""
+    from flows.doctor import diagnose
+
+    raise typer.Exit(diagnose(_console(), read_pipeline_file(file), pipeline, as_json=as_json))
+
+
+@app.command()
 def serve(
     port: Annotated[int, typer.Option("--port", help="Of the UI, if this brings its own server.")] = 4200,
     files_port: Annotated[

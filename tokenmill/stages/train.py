@@ -13,6 +13,7 @@ from tokenmill.quality.verdict import require_passing
 from tokenmill.stages.forecast import budget_watch
 from tokenmill.stages.harness import StageContext, main
 from tokenmill.stages.observer import Observer, ObserverConfig
+from tokenmill.stages.preflight import preflight
 from tokenmill.telemetry.samples import allowed_cores
 from tokenmill.tokens.manifest import SplitCounts
 from tokenmill.tokens.order import row_numbers
@@ -96,6 +97,7 @@ def _session(context: StageContext, run_id: str, snapshot_id: str, attempt: int)
         frozen = runs.freeze(workspace, run_id, freeze_choices(training, claimed))
         snapshot = open_snapshot(workspace, snapshot_id)
         manifest = snapshot.manifest
+        peak = preflight(context, workspace.run(run_id), claimed, str(frozen["precision"]), manifest.vocab_size)
         tokenizer_folder = workspace.tokenizer(manifest.tokenizer)
         data = Data(
             source=snapshot,
@@ -127,6 +129,7 @@ def _session(context: StageContext, run_id: str, snapshot_id: str, attempt: int)
         log=context.log,
         starting_model=None if run.starting_model is None else workspace.root / "models" / run.starting_model,
         automatic_interval=_automatic_interval(context),
+        peak_flops_per_second=peak,
     )
 
 
