@@ -73,17 +73,19 @@ class IndexCache:
             files[key] = [first, outcome.documents, outcome.filtered, refused]
             first += outcome.documents
         with publish_folder(self._folder / uuid.uuid4().hex) as folder:
-            whole = np.lib.format.open_memmap(folder / "documents.npy", "w+", INDEX_DTYPE, (first,))
-            opened: tuple[Path | None, npt.NDArray[np.void]] = (None, np.empty(0, INDEX_DTYPE))
-            for key, (at, count, *_) in files.items():
-                if key in self._fresh:
-                    _, index, start = self._fresh[key]
-                    if opened[0] != index:
-                        opened = (index, np.load(index, mmap_mode="r"))
-                    whole[at : at + count] = opened[1][start : start + count]
-                else:
-                    whole[at : at + count] = self[key][1]
-            whole.flush()
+            # Written as a stream: a map of it would lie in memory as long as the kernel likes.
+            with (folder / "documents.npy").open("wb") as sink:
+                header = {"descr": np.lib.format.dtype_to_descr(INDEX_DTYPE), "fortran_order": False, "shape": (first,)}
+                np.lib.format.write_array_header_1_0(sink, header)
+                opened: tuple[Path | None, npt.NDArray[np.void]] = (None, np.empty(0, INDEX_DTYPE))
+                for key, (_, count, *_) in files.items():
+                    if key in self._fresh:
+                        _, index, start = self._fresh[key]
+                        if opened[0] != index:
+                            opened = (index, np.load(index, mmap_mode="r"))
+                        sink.write(opened[1][start : start + count].tobytes())
+                    else:
+                        sink.write(self[key][1].tobytes())
             (folder / "files.json").write_bytes(orjson.dumps(files))
         if merged:
             for path, _ in self._segments:
