@@ -7,7 +7,7 @@ STAMP := $(VENV)/.installed
 UV_COMPILE := uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
 	--no-annotate --custom-compile-command "make lock"
 
-.PHONY: help demo test lint types lock schema clean setup judges golden focus bench-quality bench-tokens bench-train
+.PHONY: help demo test lint types lock schema clean setup judges golden focus bench-quality bench-tokens bench-observer bench-train
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## */  make \1\t/' | expand -t 20
@@ -68,6 +68,9 @@ bench-tokens: $(STAMP) ## the token cache beside its peers (needs apt, npm and a
 
 bench-train: $(STAMP) ## training beside Keras fit, PyTorch and the HF Trainer (needs apt, a C++ compiler and an hour)
 	@$(BIN)/python -m benchmarks.train.bench .bench/train
+
+bench-observer: $(STAMP) ## processor time of the process that watches a training (two minutes)
+	@$(BIN)/python -m benchmarks.observer
 
 lock: ## resolve requirements/*.txt anew (needs uv)
 	@$(UV_COMPILE) --extra cpu --extra orchestrate --extra object-store --extra dev pyproject.toml -o requirements/main.txt

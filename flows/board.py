@@ -16,7 +16,9 @@ LOOPBACK = "127.0.0.1"
 
 
 def board_command(folder: Path, port: int) -> list[str]:
-    return [sys.executable, "-m", "tensorboard.main", "--logdir", str(folder), "--host", LOOPBACK, "--port", str(port)]
+    """TensorBoard over `folder`, for this machine alone."""
+    where = ["--logdir", str(folder), "--host", LOOPBACK, "--port", str(port)]
+    return [sys.executable, "-m", "tensorboard.main", *where, "--load_fast=false"]
 
 
 def show_board(console: Console, file: PipelineFile, run: str, port: int) -> None:

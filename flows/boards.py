@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import socket
 import subprocess
-import sys
 import threading
 import time
 import urllib.request
 from pathlib import Path
 from types import TracebackType
+
+from flows.board import board_command
 
 START_SECONDS = 60.0
 
@@ -42,10 +43,8 @@ class Boards:
 def _start(folder: Path) -> tuple[subprocess.Popen[bytes], str]:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
-    command = [sys.executable, "-m", "tensorboard.main", "--logdir", str(folder), "--port", str(port)]
-    process = subprocess.Popen(
-        [*command, "--host", "127.0.0.1", "--load_fast=false"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
+    command = board_command(folder, port)
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     url = f"http://127.0.0.1:{port}/"
     deadline = time.monotonic() + START_SECONDS
     while time.monotonic() < deadline and process.poll() is None:

@@ -93,6 +93,6 @@ def _places(night: Night) -> list[tuple[str, str]]:
         places += [("run", str(run))]
         places += [("model", str(run / "model"))] if (run / "model").is_dir() else []
         if (run / "tensorboard").is_dir():
-            places.append(("curves", f"tensorboard --logdir {run / 'tensorboard'}"))
+            places.append(("curves", f"tokenmill board {run.name}"))
     places.append(("invocation", str(workspace.invocation(night.invocation.id))))
     return places

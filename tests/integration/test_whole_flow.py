@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import random
@@ -10,6 +11,7 @@ import signal
 import struct
 import subprocess
 import time
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,7 @@ import pyarrow.parquet as pq
 import pytest
 from tokenizers import Tokenizer
 
-from tests.integration.commands import start, tokenmill, write_pipelines
+from tests.integration.commands import ROOT, start, tokenmill, write_pipelines
 from tokenmill.cost.ledger import read_records
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
@@ -143,6 +145,37 @@ def test_the_bill_is_the_ledgers_seconds_at_the_price(trained: Any) -> None:
     report = read(only(workspace, "runs/*/report/report.json"))
     billed = sum(float(attempt["billed_seconds"]) for attempt in report["attempts"] if attempt["stage"] != "report")
     assert billed == pytest.approx(seconds, abs=0.5)
+
+
+def test_a_healthy_run_raises_no_alarm_and_is_watched(trained: Any) -> None:
+    folder, *_ = trained
+    report = read(only(folder, "workspace/runs/*/report/report.json"))
+    assert report["alarms"] == []
+    assert report["utilisation"]
+    assert {check["status"] for check in read(only(folder, "workspace/runs/*/preflight.json"))} <= {"ok", "skipped"}
+
+
+def test_the_explore_notebook_runs_over_it(trained: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder, *_ = trained
+    monkeypatch.setenv("TOKENMILL_WORKSPACE", str(folder / "workspace"))
+    monkeypatch.setenv("TOKENMILL_SENTENCE", "the cat sees the dog")
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    plots = executed_plots(ROOT / "docs" / "explore.ipynb")
+    assert len(plots) == 4
+    assert all(plot.startswith(b"\x89PNG") and len(plot) > 5000 for plot in plots)
+
+
+def executed_plots(notebook: Path) -> list[bytes]:
+    """Run every cell in a kernel of its own; an error in one is an error here."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of the kernel's machinery
+        import nbformat
+        from nbclient import NotebookClient
+
+        book = nbformat.read(notebook, as_version=4)
+        NotebookClient(book, timeout=300, kernel_name="python3").execute()
+    outputs = (output for cell in book.cells for output in cell.get("outputs", []))
+    return [base64.b64decode(o["data"]["image/png"]) for o in outputs if "image/png" in o.get("data", {})]
 
 
 def test_a_second_start_has_nothing_to_do_and_says_so(trained: Any) -> None:

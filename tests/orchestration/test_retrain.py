@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -213,3 +214,20 @@ def test_the_form_offers_the_pipelines_and_their_limits(tmp_path: Path) -> None:
     assert "exclusiveMinimum" in str(properties["budget_usd"])
     assert made[1].parameters["pipeline"] == "nightly"
     assert str(made[1].schedules[0].schedule.timezone) == "Europe/Zurich"
+
+
+def test_an_alarm_of_a_training_is_an_event_at_the_server(tmp_path: Path) -> None:
+    from prefect.client.orchestration import get_client
+
+    order(tmp_path, "train", "alarm")
+    assert spend(tmp_path, name="alarming").name == "Completed"
+    query = {"filter": {"event": {"name": ["tokenmill.alarm"]}}}
+    deadline = time.monotonic() + 30
+    found: list[dict[str, Any]] = []
+    with get_client(sync_client=True) as client:
+        while not found and time.monotonic() < deadline:
+            found = client.request("POST", "/events/filter", json=query).json()["events"]
+            time.sleep(0.2)
+    (event,) = found
+    assert event["resource"]["prefect.resource.id"] == "tokenmill.pipeline.alarming"
+    assert event["payload"] == {"alarm": "low_utilisation", "cause": "input_bound", "usd_per_hour_wasted": 0.6}

@@ -10,7 +10,7 @@ import signal
 import time
 
 from tokenmill.errors import Interrupted, UserError
-from tokenmill.protocol import StageResult
+from tokenmill.protocol import LogLine, StageResult
 from tokenmill.stages.harness import StageContext
 
 
@@ -35,6 +35,11 @@ def act(context: StageContext, result: StageResult) -> StageResult:
         case ["deaf"]:
             context.log.info("waiting")
             time.sleep(300)
+        case ["alarm"]:
+            event = {"name": "alarm", "alarm": "low_utilisation", "cause": "input_bound", "usd_per_hour_wasted": 0.6}
+            line = LogLine(level="WARNING", message="alarm: the device waits", time=time.time(), event=event)
+            print(line.model_dump_json(), flush=True)
+            return result
         case ["hang"]:
             take_steps(context, 5)
             time.sleep(300)
