@@ -63,10 +63,9 @@ class _Remembered:
     another machine has to look for itself; where that cannot be written, the next opening checks again."""
 
     def __init__(self) -> None:
-        base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-        self._path = base / "tokenmill" / "verified"
+        self._path = _cache_folder() / "tokenmill" / "verified"
         try:
-            self._known = set(self._path.read_text().splitlines())
+            self._known = set(self._path.read_text(errors="replace").splitlines())
         except OSError:
             self._known = set()
         self._fresh: list[str] = []
@@ -88,6 +87,16 @@ class _Remembered:
                 sink.write("".join(line + "\n" for line in self._fresh))
         except OSError:
             pass
+
+
+def _cache_folder() -> Path:
+    """A place that cannot exist where the user has no home, as in a container that runs as any uid."""
+    if given := os.environ.get("XDG_CACHE_HOME"):
+        return Path(given)
+    try:
+        return Path.home() / ".cache"
+    except RuntimeError:
+        return Path(os.devnull)
 
 
 def _identity(path: Path, digest: str) -> str:
