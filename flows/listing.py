@@ -53,14 +53,19 @@ def show_report(console: Console, file: PipelineFile, wanted: str) -> None:
 
 def list_costs(console: Console, file: PipelineFile, pipeline: str | None, since: str | None) -> None:
     """Nights side by side, and the cheapest known configuration of each kind of run."""
+    if pipeline is not None and pipeline not in file.pipelines:
+        known = ", ".join(sorted(file.pipelines)) or "none"
+        raise UserError(f"pipeline '{pipeline}' is not in {file.path.name}; known pipelines: {known}")
     try:
         begin = datetime.fromisoformat(since).timestamp() if since else 0.0
-    except ValueError:
+    except (ValueError, OverflowError, OSError):
         raise UserError(f"--since: '{since}' is not a day such as 2026-11-30") from None
+    found = False
     for workspace in workspaces(file):
         rows = compare.nights(workspace, since=begin, pipeline=pipeline)
         if not rows:
             continue
+        found = True
         console.print(f"\n{workspace.root}", highlight=False, soft_wrap=True)
         table = Table(*compare.HEADINGS)
         for line in compare.table(rows):
@@ -68,6 +73,8 @@ def list_costs(console: Console, file: PipelineFile, pipeline: str | None, since
         console.print(table)
         for sentence in compare.cheapest_sentences(baseline.read(workspace.baselines, since=begin), pipeline):
             console.print(sentence, highlight=False, soft_wrap=True)
+    if not found:
+        console.print("no night has a report yet" if since is None else f"no night has a report since {since}")
 
 
 def _snapshots(workspace: Workspace) -> Table:

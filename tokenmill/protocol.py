@@ -35,6 +35,7 @@ class StageName(StrEnum):
     VALIDATE = "validate"
     TRAIN = "train"
     REPORT = "report"
+    TRIAL = "trial"
 
 
 class StageSpec(BaseModel):

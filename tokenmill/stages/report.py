@@ -1,7 +1,7 @@
 """The report stage: every end of a night has a report, because money was spent.
 
-Inputs: `{"invocation": id, "run_id": id or None}`. Writes report.json, report.html, report.md and costs.csv into the
-run's `report/`, or into the invocation's where no run was worked on.
+Inputs: `{"invocation": id, "run_id": id or None}`. Writes report.json, report.html, report.md, costs.csv and
+costs.parquet into the run's `report/`, or into the invocation's where no run was worked on.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tokenmill.cost import baseline
 from tokenmill.cost.baseline import BaselineRow
 from tokenmill.cost.build import build_report, config_diff, outcome_of
 from tokenmill.cost.collect import ALREADY_TRAINED, Evidence, collect
-from tokenmill.cost.focus import focus_csv
+from tokenmill.cost.focus import focus_csv, focus_parquet
 from tokenmill.cost.packing import one_document_a_row
 from tokenmill.cost.prometheus import prometheus_text
 from tokenmill.cost.record import baseline_row
@@ -156,6 +156,7 @@ def write_report(made: Report, folder: Path) -> None:
     write_atomic(folder / "report.html", render_html(made).encode())
     write_atomic(folder / "report.md", render_markdown(made).encode())
     write_atomic(folder / "costs.csv", focus_csv(made).encode())
+    write_atomic(folder / "costs.parquet", focus_parquet(made))
     write_atomic(folder / "report.json", made.model_dump_json(indent=2, by_alias=True).encode() + b"\n")
 
 

@@ -7,13 +7,15 @@ import io
 import json
 from decimal import Decimal
 
+import pyarrow as pa
+import pyarrow.parquet as parquet
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.golden.cost_report import golden_report
 from tests.unit.cost.nights import MIDNIGHT
 from tokenmill.cost.compare import HEADINGS, nights, table
-from tokenmill.cost.focus import COLUMNS, focus_csv
+from tokenmill.cost.focus import COLUMNS, focus_csv, focus_parquet
 from tokenmill.cost.prometheus import prometheus_text
 from tokenmill.cost.report_model import Report
 from tokenmill.workspace import Workspace
@@ -41,6 +43,18 @@ def test_costs_csv_has_the_focus_columns_and_sums_to_the_bill(made: tuple[Worksp
 
 def test_an_unpriced_bill_is_a_header(made: tuple[Workspace, Report]) -> None:
     assert focus_csv(made[1].model_copy(update={"bill": []})).strip() == ",".join(COLUMNS)
+
+
+def test_costs_parquet_holds_the_same_rows_with_exact_amounts(made: tuple[Workspace, Report]) -> None:
+    report = made[1]
+    table = parquet.read_table(pa.BufferReader(focus_parquet(report)))
+    assert tuple(table.column_names) == COLUMNS
+    assert sum(table["BilledCost"].to_pylist()) == report.cost.total_usd
+    written = list(csv.DictReader(io.StringIO(focus_csv(report))))
+    assert [str(lost).lower() for lost in table["x_LostWork"].to_pylist()] == [row["x_LostWork"] for row in written]
+    assert str(table.schema.field("ChargePeriodStart").type) == "timestamp[ms, tz=UTC]"
+    empty = report.model_copy(update={"bill": []})
+    assert parquet.read_table(pa.BufferReader(focus_parquet(empty))).num_rows == 0
 
 
 def test_prometheus_reads_the_text_file(made: tuple[Workspace, Report]) -> None:
