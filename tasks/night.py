@@ -200,7 +200,13 @@ class Night:
             **ledger_fields(resolve_price(self.pipeline.cost)),
         }
         attempt = Attempt(
-            command=StageCommand(stage, spec_path, roots, stage_environment(self.pipeline)),
+            command=StageCommand(
+                stage,
+                spec_path,
+                roots,
+                stage_environment(self.pipeline),
+                workers=self.pipeline.training.workers if stage is StageName.TRAIN else 1,
+            ),
             ledger=ledger,
             spawned=spawned,
             grace_seconds=self.pipeline.runtime.grace_seconds,

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Protocol
 
+from tasks.workers import WorkerGroup, cluster_environments, loopback_addresses, shared_cores
 from tokenmill.pipelines import Pipeline
 from tokenmill.protocol import StageName
 
@@ -27,6 +28,8 @@ class StageCommand:
     spec: Path
     roots: Mapping[str, str]
     environment: Mapping[str, str] = field(default_factory=dict)
+    workers: int = 1
+    """Processes that train together, for `train`; the others are one process."""
 
 
 class StageProcess(Protocol):
@@ -68,7 +71,12 @@ class ProcessRuntime:
         arguments = [sys.executable, "-m", f"{self._package}.{command.stage}", str(command.spec)]
         for name, path in sorted(command.roots.items()):
             arguments += ["--root", f"{name}={path}"]
-        return _LocalProcess(arguments, {**os.environ, **command.environment})
+        environment = {**os.environ, **command.environment}
+        if command.workers == 1:
+            return _LocalProcess(arguments, environment)
+        environment |= shared_cores(environment, command.workers)
+        told = cluster_environments(loopback_addresses(command.workers))
+        return WorkerGroup([_LocalProcess(arguments, environment | each) for each in told])
 
 
 class _LocalProcess:

@@ -8,6 +8,8 @@ output it prints one JSON object a line (`log`, `progress`), and writes RESULT.j
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from enum import IntEnum, StrEnum
 from typing import Any, Literal
 
@@ -19,6 +21,18 @@ SPEC_NAME = "SPEC.json"
 RESULT_NAME = "RESULT.json"
 STACKS_NAME = "stacks.txt"
 """Beside the spec: where a stage writes the stacks of its threads at SIGUSR2."""
+
+
+def worker_index(environment: Mapping[str, str]) -> int:
+    """This process's number among the workers that train together, from TF_CONFIG; 0 is the chief, or the only one."""
+    config = environment.get("TF_CONFIG")
+    return 0 if config is None else int(json.loads(config)["task"]["index"])
+
+
+def of_worker(name: str, worker: int) -> str:
+    """The name of a worker's own file: the chief's is `name` itself, so that nobody reads another's by mistake."""
+    stem, dot, suffix = name.partition(".")
+    return f"{stem}-worker-{worker}{dot}{suffix}" if worker else name
 
 
 class ExitCode(IntEnum):

@@ -35,6 +35,8 @@ from tokenmill.protocol import (
     StageName,
     StageResult,
     StageSpec,
+    of_worker,
+    worker_index,
 )
 from tokenmill.telemetry.phases import Phase, PhaseClock
 from tokenmill.workspace import Workspace, write_json
@@ -56,12 +58,18 @@ class StageContext:
     phases: PhaseClock
     stop: StopFlag
     log: logging.Logger
+    ledger_path: Path
+    """Of `ledger`."""
+    worker: int = 0
+    """This process among those that train together; 0 is the chief, or the only one."""
     profile_asked: threading.Event = field(default_factory=threading.Event)
     """Set by SIGUSR1."""
     _last_progress: float = field(default=0.0)
 
     def progress(self, label: str, done: int, total: int | None, unit: str, detail: str = "") -> None:
         """Tell people how far the work is; lines come at most twice a second, the last one always."""
+        if self.worker:
+            return
         now = time.monotonic()
         if done != total and now - self._last_progress < PROGRESS_INTERVAL_SECONDS:
             return
@@ -120,12 +128,17 @@ def main(stage: StageName, work: Callable[[StageContext], StageResult]) -> None:
     spec_path: Path = arguments.spec
     spec = StageSpec.model_validate_json(spec_path.read_bytes())
     roots = {name: Path(path) for name, path in (item.split("=", 1) for item in arguments.root)}
-    log = _json_logging(stage)
+    worker = worker_index(os.environ)
+    log = _json_logging(stage, worker)
     stop = StopFlag()
     workspace = Workspace(roots[WORKSPACE_ROOT])
-    ledger = LedgerWriter(workspace.root / spec.ledger)
+    # A bill knows one file an attempt, the chief's; what the others write is for those who watch them.
+    ledger_path = spec_path.with_name(of_worker("ledger.jsonl", worker)) if worker else workspace.root / spec.ledger
+    ledger = LedgerWriter(ledger_path)
     phases = PhaseClock("start")
-    context = StageContext(spec, Pipeline.model_validate(spec.pipeline), workspace, roots, ledger, phases, stop, log)
+    context = StageContext(
+        spec, Pipeline.model_validate(spec.pipeline), workspace, roots, ledger, phases, stop, log, ledger_path, worker
+    )
 
     def leave(reason: str) -> None:
         _write_phases(context)
@@ -135,7 +148,7 @@ def main(stage: StageName, work: Callable[[StageContext], StageResult]) -> None:
 
     stop._exit = leave
     _listen(stop, context.profile_asked)
-    stacks = spec_path.with_name(STACKS_NAME).open("wb")
+    stacks = spec_path.with_name(of_worker(STACKS_NAME, worker)).open("wb")
     faulthandler.register(signal.SIGUSR2, file=stacks, all_threads=True)
     done = threading.Event()
     beat = threading.Thread(target=_beat, args=(context, done), name="ledger", daemon=True)
@@ -145,7 +158,7 @@ def main(stage: StageName, work: Callable[[StageContext], StageResult]) -> None:
     if result.outputs.get("user_error"):
         code = ExitCode.USER_ERROR
     try:
-        write_json(spec_path.with_name(RESULT_NAME), result.model_dump(mode="json"))
+        write_json(spec_path.with_name(of_worker(RESULT_NAME, worker)), result.model_dump(mode="json"))
     except OSError as error:
         log.error("the result of %s cannot be written: %s; what is committed stays", stage, error)
         code = code or ExitCode.CRASHED  # without its result a stage is not done
@@ -230,13 +243,14 @@ class _JsonLines(logging.Handler):
         _print_line(LogLine(level=record.levelname, message=self.format(record), time=record.created).model_dump_json())
 
 
-def _json_logging(stage: StageName) -> logging.Logger:
+def _json_logging(stage: StageName, worker: int) -> logging.Logger:
     # Libraries (Great Expectations above all, which sets the level of a logger itself) tell their inner life at INFO;
     # people want ours.
     lines = _JsonLines()
     lines.addFilter(lambda record: record.levelno >= logging.WARNING or record.name.startswith("tokenmill."))
-    logging.basicConfig(level=logging.WARNING, format="%(message)s", handlers=[lines], force=True)
-    logging.getLogger("tokenmill").setLevel(logging.INFO)
+    form = f"worker {worker}: %(message)s" if worker else "%(message)s"
+    logging.basicConfig(level=logging.WARNING, format=form, handlers=[lines], force=True)
+    logging.getLogger("tokenmill").setLevel(logging.WARNING if worker else logging.INFO)
     return logging.getLogger(f"tokenmill.{stage}")
 
 

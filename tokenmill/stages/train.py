@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 from tokenmill import runs
@@ -35,6 +37,8 @@ MAX_AUTOMATIC_SECONDS = 900.0
 """A crash of our own may come at any rate: no more than this is lost to it."""
 FIRST_SECONDS = 5.0
 """Until the first save has been timed."""
+FREEZING_SECONDS = 300.0
+"""That a worker waits for the chief's choices of a new run."""
 RESULT = "result.json"
 """In the run's folder, once it is trained to its length."""
 
@@ -49,7 +53,8 @@ def train(context: StageContext) -> StageResult:
     run_id, snapshot_id = str(inputs["run_id"]), str(inputs["snapshot"])
     require_passing(context.workspace.root / str(inputs["validation"]), snapshot_id)
     folder = context.workspace.run(run_id)
-    with run_lease(folder):
+    # One writer: of several workers the chief.
+    with nullcontext() if context.worker else run_lease(folder):
         if (folder / RESULT).is_file():
             return StageResult.model_validate(read_json(folder / RESULT))
         attempt = int(inputs["attempt"])
@@ -57,7 +62,7 @@ def train(context: StageContext) -> StageResult:
             ending, outputs = _session(context, run_id, snapshot_id, attempt).run()
         outputs |= {"run_id": run_id, "model": context.workspace.relative(folder / "model")}
         result = StageResult(status=ending.status, outputs=outputs, message=ending.message)
-        if ending.status == "completed":
+        if ending.status == "completed" and not context.worker:
             write_json(folder / RESULT, result.model_dump(mode="json"))
     return result
 
@@ -69,7 +74,8 @@ def _observer_config(context: StageContext, run_id: str, attempt: int) -> Observ
         run_id=run_id,
         run_folder=context.workspace.run(run_id),
         attempt=attempt,
-        ledger=context.workspace.root / context.spec.ledger,
+        ledger=context.ledger_path,
+        worker=context.worker,
         settings=context.pipeline.telemetry,
         workers=training.workers,
         devices=1 if training.devices == "auto" else training.devices,
@@ -94,7 +100,7 @@ def _session(context: StageContext, run_id: str, snapshot_id: str, attempt: int)
         if training.deterministic:
             tf.config.experimental.enable_op_determinism()
         claimed = devices.claim(training)
-        frozen = runs.freeze(workspace, run_id, freeze_choices(training, claimed))
+        frozen = _frozen(context, run_id, freeze_choices(training, claimed))
         snapshot = open_snapshot(workspace, snapshot_id)
         manifest = snapshot.manifest
         peak = preflight(context, workspace.run(run_id), claimed, str(frozen["precision"]), manifest.vocab_size)
@@ -130,6 +136,7 @@ def _session(context: StageContext, run_id: str, snapshot_id: str, attempt: int)
         starting_model=None if run.starting_model is None else workspace.root / "models" / run.starting_model,
         automatic_interval=_automatic_interval(context),
         peak_flops_per_second=peak,
+        worker=context.worker,
     )
 
 
@@ -158,6 +165,17 @@ def _profile_hook(context: StageContext, run_id: str, kind: str, frozen: dict[st
         facts=facts,
         log=context.log,
     )
+
+def _frozen(context: StageContext, run_id: str, choices: Mapping[str, Any]) -> dict[str, Any]:
+    """The run's choices: the chief's, for which the other workers wait."""
+    if not context.worker:
+        return runs.freeze(context.workspace, run_id, choices)
+    deadline = time.monotonic() + FREEZING_SECONDS
+    while not choices.keys() <= (frozen := runs.read_run(context.workspace, run_id).frozen).keys():
+        if time.monotonic() > deadline:
+            raise RuntimeError(f"worker {context.worker} waited {FREEZING_SECONDS:g} s for the chief's choices")
+        time.sleep(0.1)
+    return frozen
 
 
 def _automatic_interval(context: StageContext) -> Callable[[float], float]:

@@ -17,9 +17,12 @@ def freeze_choices(training: TrainingSettings, devices: Devices) -> dict[str, An
         training, hardware.cpu_flags(), devices.compute_capabilities
     )
     xla, xla_reason = hardware.choose_xla(training)
-    if training.workers > 1:
-        raise UserError(f"training.workers: {training.workers} workers are not supported yet; set it to 1")
-    replicas = len(devices.names)
+    if training.workers > 1 and devices.kind == "cpu" and len(devices.names) > 1:
+        raise UserError(
+            f"training.devices: {len(devices.names)} parts of a CPU cannot be used by one of several workers; "
+            "set it to 1, or training.workers to 1"
+        )
+    replicas = len(devices.names) * training.workers
     if training.global_batch_size % replicas:
         raise UserError(
             f"training.global_batch_size: {training.global_batch_size} cannot be split evenly over {replicas} devices; "

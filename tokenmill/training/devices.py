@@ -52,9 +52,29 @@ def claim(training: TrainingSettings) -> Devices:
     return Devices("cpu", tuple(f"/CPU:{i}" for i in range(count)), ("CPU",) * count, ())
 
 
-def strategy_for(devices: Devices) -> Any:
-    """One device needs no strategy; several get mirrored variables."""
+def strategy_for(devices: Devices, workers: int = 1) -> Any:
+    """One device needs no strategy; several get mirrored variables. Several workers find each other by TF_CONFIG."""
+    if workers > 1:
+        return _strategy_of_workers(devices, workers)
     if len(devices.names) == 1:
         return tf.distribute.get_strategy()
     cross = None if devices.kind == "gpu" else tf.distribute.ReductionToOneDevice()
     return tf.distribute.MirroredStrategy(list(devices.names), cross_device_ops=cross)
+
+
+def _strategy_of_workers(devices: Devices, workers: int) -> Any:
+    experimental = tf.distribute.experimental
+    way = (
+        experimental.CommunicationImplementation.NCCL
+        if devices.kind == "gpu"
+        else (experimental.CommunicationImplementation.RING)
+    )
+    options = experimental.CommunicationOptions(implementation=way)
+    strategy = tf.distribute.MultiWorkerMirroredStrategy(communication_options=options)
+    promised = workers * len(devices.names)
+    if strategy.num_replicas_in_sync != promised:
+        raise UserError(
+            f"training.workers: {workers} with {len(devices.names)} devices each are promised, and TensorFlow trains "
+            f"on {strategy.num_replicas_in_sync}; TF_CONFIG must name {workers} workers"
+        )
+    return strategy

@@ -94,7 +94,12 @@ def summary(
         "parameters": engine.counts.parameters,
         "flops_per_token": engine.counts.flops_per_token,
         "frozen": frozen,
-        "devices": {"kind": devices.kind, "count": len(devices.names), "models": devices.models},
+        "devices": {
+            "kind": devices.kind,
+            "count": len(devices.names),
+            "workers": training.workers,
+            "models": devices.models,
+        },
         "threads": hardware.usable_cores() if training.threads == "auto" else training.threads,
         "architecture": export.architecture_name(model),
         "compile_seconds": engine.compile_seconds,

@@ -8,6 +8,7 @@ from typing import Any
 
 from tokenmill.errors import UserError
 from tokenmill.training import counts, export
+from tokenmill.training.crew import Crew
 from tokenmill.training.data import Data
 from tokenmill.training.devices import Devices, strategy_for
 from tokenmill.training.evaluation import Evaluator
@@ -22,7 +23,13 @@ class Engine:
     """Made once an attempt; `compile` before the first update, so that its time stands apart."""
 
     def __init__(
-        self, model: ModelSettings, training: TrainingSettings, data: Data, devices: Devices, frozen: dict[str, Any]
+        self,
+        model: ModelSettings,
+        training: TrainingSettings,
+        data: Data,
+        devices: Devices,
+        frozen: dict[str, Any],
+        worker: int = 0,
     ) -> None:
         """`UserError` if there is nothing to train on."""
         started = time.monotonic()
@@ -31,7 +38,8 @@ class Engine:
                 "training: the snapshot has no train rows; enlarge the corpus or lower tokens.eval_fraction"
             )
         self._model_settings = model
-        self.strategy = strategy_for(devices)
+        self.strategy = strategy_for(devices, training.workers)
+        self.crew = Crew(self.strategy, worker, training.workers)
         self.replicas = int(self.strategy.num_replicas_in_sync)
         micro_batch_size, precision = int(frozen["micro_batch_size"]), str(frozen["precision"])
         with self.strategy.scope():

@@ -59,12 +59,24 @@ class StepInfo:
         return self.progress.step
 
 
+Status = Literal["completed", "stopped_by_budget", "stopped_by_condition", "interrupted"]
+
+
 @dataclass(frozen=True)
 class Ending:
     """Why the loop ended."""
 
-    status: Literal["completed", "stopped_by_budget", "stopped_by_condition", "interrupted"]
+    status: Status
     message: str
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What is to happen next: an ending, else a stop, else so many updates in one call."""
+
+    stop: bool
+    updates: int
+    ending: Ending | None
 
 
 class Hook:
@@ -90,20 +102,23 @@ class Loop:
     hooks: Sequence[Hook]
     phases: PhaseClock
     stop: StopSignal
-    agree: Callable[[bool, int], tuple[bool, int]] = lambda stop, updates: (stop, updates)
-    """Makes one decision of the workers' own (stop, updates in the next call)."""
+    agree: Callable[[Decision], Decision] = lambda mine: mine
+    """Makes one decision of the workers' own."""
     _seconds_per_update: float = 0.0
 
-    def run(self) -> Ending:
+    def run(self, ending: Ending | None = None) -> Ending:
+        """Until an ending; one that is there beforehand is told to the other workers."""
         while self.progress.step < self.total_steps:
-            stopping, updates = self.agree(bool(self.stop), self._updates_in_next_call())
-            if stopping:
-                return Ending("interrupted", self.stop.reason)
-            info = self._call(updates)
-            for hook in self.hooks:
-                if ending := hook.after(info):
-                    return ending
-        return Ending("completed", f"trained to its length, {self.total_steps:,} steps")
+            decision = self.agree(Decision(bool(self.stop), self._updates_in_next_call(), ending))
+            if decision.ending is not None:
+                return decision.ending
+            if decision.stop:
+                return Ending("interrupted", self.stop.reason or "another worker was asked to stop")
+            ending = self._after(self._call(decision.updates))
+        return ending or Ending("completed", f"trained to its length, {self.total_steps:,} steps")
+
+    def _after(self, info: StepInfo) -> Ending | None:
+        return next((ending for hook in self.hooks if (ending := hook.after(info))), None)
 
     def _updates_in_next_call(self) -> int:
         step = self.progress.step

@@ -19,9 +19,7 @@ class Scalars:
         with self._writer.as_default(step=step):
             for name, value in (values | self._more()).items():
                 tf.summary.scalar(name, value)
-
-    def close(self) -> None:
-        self._writer.close()
+        self._writer.flush()
 
 
 def write_texts(folder: Path, step: int, samples: Sequence[dict[str, str]]) -> None:

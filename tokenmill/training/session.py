@@ -8,6 +8,7 @@ The folder of a run:
 
 from __future__ import annotations
 
+import json
 import logging
 import time
 from collections.abc import Callable, Sequence
@@ -59,6 +60,8 @@ class Session:
     """Of all devices together, for `mfu`; None where no peak is known."""
     automatic_interval: Callable[[float], float] = lambda save_seconds: DEFAULT_CHECKPOINT_SECONDS
     """Seconds between checkpoints where the pipeline says `auto`, from the measured seconds of a save."""
+    worker: int = 0
+    """This process among the `training.workers`; 0 is the chief, who alone writes to `folder`."""
 
     def run(self) -> tuple[Ending, dict[str, Any]]:
         """Train to the run's end; returns why it ended and the stage's outputs.
@@ -72,18 +75,38 @@ class Session:
             how = self._train(reader)
         finally:
             reader.close()
+        try:
+            if self.engine.crew.is_chief:
+                self._conclude(how)
+        finally:
+            # A worker that left would look dead to a chief that still saves.
+            self.engine.crew.wait_for_all()
         if how.status == "interrupted":
-            self._save()
-            self._saver.wait()
             raise Interrupted(f"{how.message}; everything is committed at step {self.progress.step:,}")
-        return how, self._finish(how)
+        return how, ending.outputs(self.progress)
+
+    def _conclude(self, how: Ending) -> None:
+        self._save()
+        if how.status == "interrupted":
+            self._saver.wait()
+        else:
+            self._finish(how)
 
     # -- setting up
 
     def _set_up(self) -> None:
         self.phases.switch("compile")
-        self.engine = Engine(self.model_settings, self.training, self.data, self.devices, self.frozen)
+        self.engine = Engine(self.model_settings, self.training, self.data, self.devices, self.frozen, self.worker)
         self.progress = Progress(Receipt(self.data.train_rows))
+        self._stop_conditions = hooks.StopConditions(self.training)
+        if self.engine.crew.is_chief:
+            self._open_folder()
+            self._restore()
+        self._join_chief()
+        self.engine.compile()
+        self.log.info("built and compiled in %.1f s", self.engine.compile_seconds)
+
+    def _open_folder(self) -> None:
         self._saver = Saver(
             self.folder / "checkpoints",
             self.training.checkpoint,
@@ -93,10 +116,6 @@ class Session:
             automatic_interval=self.automatic_interval,
         )
         self._evaluations = hooks.JsonLines(self.folder / "evaluation.jsonl")
-        self._stop_conditions = hooks.StopConditions(self.training)
-        self._restore()
-        self.engine.compile()
-        self.log.info("built and compiled in %.1f s", self.engine.compile_seconds)
 
     def _restore(self) -> None:
         with self.phases.phase("checkpoint_restore"):
@@ -108,6 +127,14 @@ class Session:
                 self.engine.start_from(self.starting_model)
                 self.log.info("starting from the model in %s", self.starting_model)
 
+    def _join_chief(self) -> None:
+        """Begin where the chief begins."""
+        crew = self.engine.crew
+        if crew.size > 1:
+            crew.share_state(self.engine.state)
+            state = json.loads(crew.share_text(json.dumps(self.progress.state())))
+            self.progress = Progress.restore(state, self.data.train_rows)
+
     def _reader(self) -> BatchReader:
         return BatchReader(
             self.data.source,
@@ -116,34 +143,37 @@ class Session:
             seed=self.training.seed,
             global_batch_size=self.training.global_batch_size,
             cursor=self.progress.cursor,
+            share=(self.worker, self.training.workers),
         )
 
     # -- training
 
     def _train(self, reader: BatchReader) -> Ending:
-        if self.progress.step == 0 and self.engine.evaluator is not None:
-            self._evaluate()
-        if how := self._stop_conditions.at_start(self.progress):
-            return how
-        scalars = Scalars(self.folder / "tensorboard", self._scalars)
+        begun = self._begin() if self.engine.crew.is_chief else None
         loop = Loop(
             updater=self.engine.updater,
             reader=reader,
             progress=self.progress,
             learning_rate=lambda step: learning_rate(self.training.optimizer, step, self.engine.total_steps),
             total_steps=self.engine.total_steps,
-            hooks=self._hooks(scalars),
+            hooks=self._hooks() if self.engine.crew.is_chief else [hooks.LedgerHook(self.write_ledger)],
             phases=self.phases,
             stop=self.stop,
+            agree=self.engine.crew.agree,
         )
-        how = loop.run()
+        how = loop.run(begun)
         hooks.write_counts(self.write_ledger, self.progress)
-        scalars.close()
         return how
 
-    def _hooks(self, scalars: Scalars) -> list[Hook]:
-        """In the order in which they are called."""
+    def _begin(self) -> Ending | None:
+        if self.progress.step == 0 and self.engine.evaluator is not None:
+            self._evaluate()
+        return self._stop_conditions.at_start(self.progress)
+
+    def _hooks(self) -> list[Hook]:
+        """The chief's, in the order in which they are called."""
         settings = self.training
+        scalars = Scalars(self.folder / "tensorboard", self._scalars)
         used: list[Hook] = [
             hooks.LedgerHook(self.write_ledger),
             hooks.MetricsHook(
@@ -199,8 +229,7 @@ class Session:
 
     # -- the end
 
-    def _finish(self, how: Ending) -> dict[str, Any]:
-        self._save()
+    def _finish(self, how: Ending) -> None:
         if self.engine.evaluator is not None and self.progress.evaluated_step != self.progress.step:
             self._evaluate()
         self.phases.switch("export")
@@ -221,4 +250,3 @@ class Session:
             frozen=self.frozen,
         )
         write_json(self.folder / "summary.json", summary)
-        return ending.outputs(self.progress)
