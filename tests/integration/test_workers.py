@@ -22,7 +22,9 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 def pipeline(folder: Path, **training: Any) -> Path:
     folder.mkdir(exist_ok=True)
     write_corpus(folder)
-    write_pipelines(folder, training={**TRAINING, **training}, checks={"max_refused_pct": 50})
+    write_pipelines(
+        folder, training={**TRAINING, "length": {"steps": 1000}, **training}, checks={"max_refused_pct": 50}
+    )
     return folder
 
 
@@ -48,35 +50,46 @@ def training_processes(folder: Path) -> list[int]:
     return [pid for _, pid in sorted(found)]
 
 
-def wait_for_checkpoint(folder: Path, process: subprocess.Popen[str], after: int = 0) -> int:
-    """The newest committed step, once it is beyond `after`."""
-    while process.poll() is None:
-        commits = folder.glob("workspace/runs/*/checkpoints/step-*/COMMIT")
-        newest = max((int(path.parent.name.removeprefix("step-")) for path in commits), default=0)
-        if newest > after:
-            return newest
+def newest_step(folder: Path) -> int:
+    commits = folder.glob("workspace/runs/*/checkpoints/step-*/COMMIT")
+    return max((int(path.parent.name.removeprefix("step-")) for path in commits), default=0)
+
+
+def wait_for_progress(folder: Path, night: subprocess.Popen[str], attempt: int) -> None:
+    """Until that attempt has committed a step of its own."""
+    ledger = f"workspace/runs/*/ledger/{attempt:04d}.jsonl"
+    while not list(folder.glob(ledger)):
+        assert night.poll() is None
         time.sleep(0.1)
-    raise AssertionError(process.communicate())
+    before = newest_step(folder)
+    while newest_step(folder) <= before:
+        assert night.poll() is None
+        time.sleep(0.1)
 
 
-def test_two_workers_have_the_losses_of_one_whatever_happens_to_them(tmp_path: Path) -> None:
-    alone = pipeline(tmp_path / "one", length={"steps": 400}, workers=1)
-    two = pipeline(tmp_path / "two", length={"steps": 400}, workers=2)
+def endings(folder: Path) -> list[str]:
+    ledgers = sorted(folder.glob("workspace/runs/*/ledger/*.jsonl"))
+    return [record["reason"] for path in ledgers for record in read_records(path) if record["kind"] == "reaped"]
+
+
+def test_workers_have_the_losses_of_one_whatever_happens_to_them(tmp_path: Path) -> None:
+    alone, crew = pipeline(tmp_path / "one"), pipeline(tmp_path / "crew", workers=2)
     expected = tokenmill(alone, "run", "small")
     assert expected.returncode == 0, expected.stdout + expected.stderr
 
-    running = start(two, "run", "small")
-    step = wait_for_checkpoint(two, running)
-    os.kill(training_processes(two)[1], signal.SIGTERM)  # taken away: all save, and the night starts them again
-    step = wait_for_checkpoint(two, running, after=step + 1)
-    os.kill(training_processes(two)[1], signal.SIGKILL)  # a crash
-    out, err = running.communicate(timeout=300)
-    assert running.returncode == 0, out + err
+    night = start(crew, "run", "small")
+    wait_for_progress(crew, night, attempt=1)
+    os.kill(training_processes(crew)[1], signal.SIGTERM)  # taken away: all save, and start again
+    wait_for_progress(crew, night, attempt=2)
+    os.kill(training_processes(crew)[1], signal.SIGKILL)  # a crash: the chief's end is bounded
+    wait_for_progress(crew, night, attempt=3)
+    night.terminate()
+    night.communicate(timeout=120)
+    assert endings(crew) == ["interrupted", "killed", "interrupted"]
 
-    ledgers = sorted(two.glob("workspace/runs/*/ledger/*.jsonl"))
-    reaped = [record for path in ledgers for record in read_records(path) if record["kind"] == "reaped"]
-    assert [record["reason"] for record in reaped] == ["interrupted", "killed", "completed"]
-    assert json.loads(only(two, "workspace/runs/*/receipt.json").read_text())["balanced"]
-    assert losses(two)[-1] == pytest.approx(losses(alone)[-1], rel=1e-3)
-    summary = json.loads(only(two, "workspace/runs/*/summary.json").read_text())
-    assert summary["devices"]["workers"] == 2
+    pipeline(crew, workers=1)
+    done = tokenmill(crew, "run", "small")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert endings(crew)[-1] == "completed"
+    assert json.loads(only(crew, "workspace/runs/*/receipt.json").read_text())["balanced"]
+    assert losses(crew)[-1] == pytest.approx(losses(alone)[-1], rel=1e-3)

@@ -14,9 +14,25 @@ from tokenmill.protocol import of_worker, worker_index
 
 pytestmark = pytest.mark.integration
 
-DEAF = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('deaf', flush=True); time.sleep(600)"
-"""As TensorFlow while it waits for a peer."""
-POLITE = "import sys, time, signal; signal.signal(signal.SIGTERM, lambda *_: sys.exit(75)); print('polite', flush=True); time.sleep(600)"  # noqa: E501
+DEAF = """
+import signal, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+signal.signal(signal.SIGUSR2, signal.SIG_IGN)
+print("deaf", flush=True)
+time.sleep(600)
+"""
+# As TensorFlow while it waits for a peer.
+POLITE = """
+import signal, sys, time
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(75))
+print("polite", flush=True)
+time.sleep(600)
+"""
+TELLING = """
+import json, os
+config = json.loads(os.environ["TF_CONFIG"])
+print(config["task"]["index"], len(config["cluster"]["worker"]))
+"""
 
 
 def group(*programs: str, grace_seconds: float = 0.5) -> WorkerGroup:
@@ -28,8 +44,7 @@ def group(*programs: str, grace_seconds: float = 0.5) -> WorkerGroup:
 
 
 def test_each_worker_is_told_who_it_is_and_their_lines_come_together() -> None:
-    program = "import json, os; c = json.loads(os.environ['TF_CONFIG']); print(c['task']['index'], len(c['cluster']['worker']))"  # noqa: E501
-    workers = group(program, program, program)
+    workers = group(TELLING, TELLING, TELLING)
     assert sorted(workers.output.read().splitlines()) == [b"0 3", b"1 3", b"2 3"]
     assert workers.wait(30) == 0
     workers.close()
