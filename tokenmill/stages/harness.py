@@ -98,6 +98,11 @@ class StopFlag:
         if exit_now:
             self._exit(self.reason)
 
+    def listen_again(self) -> None:
+        """Take the signals back: TensorFlow's coordination of workers puts its own handler of SIGTERM over ours."""
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
+            signal.signal(number, lambda *_: None)
+
     def wait(self, timeout: float) -> bool:
         return self._event.wait(timeout)
 
@@ -207,8 +212,7 @@ def _listen(stop: StopFlag, profile_asked: threading.Event) -> None:
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
     signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
-        signal.signal(number, lambda *_: None)
+    stop.listen_again()
 
     def watch_signals() -> None:
         while number := os.read(reader, 1):

@@ -166,6 +166,7 @@ def _profile_hook(context: StageContext, run_id: str, kind: str, frozen: dict[st
         log=context.log,
     )
 
+
 def _frozen(context: StageContext, run_id: str, choices: Mapping[str, Any]) -> dict[str, Any]:
     """The run's choices: the chief's, for which the other workers wait."""
     if not context.worker:

@@ -135,6 +135,11 @@ def kept_steps(
     return kept
 
 
+def remove(root: Path, step: int) -> None:
+    """Of a history that is taken back."""
+    _remove(folder_of(root, step))
+
+
 class CheckpointWriter:
     """Writes checkpoints in a thread, one at a time, and keeps their number down."""
 

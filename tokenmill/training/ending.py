@@ -91,6 +91,7 @@ def summary(
         "steps": progress.step,
         "total_steps": engine.total_steps,
         "skipped_updates": progress.skipped_updates,
+        "rollbacks": len(progress.skipped_draws),
         "parameters": engine.counts.parameters,
         "flops_per_token": engine.counts.flops_per_token,
         "frozen": frozen,

@@ -78,6 +78,10 @@ class Engine:
                 f"training.init_from: the model in {folder} does not fit the pipeline's model and tokenizer ({error})"
             ) from None
 
+    def reset(self, seed: int) -> None:
+        """Back to the state of a new run."""
+        self.state.reset(seed)
+
     def compile(self) -> None:
         started = time.monotonic()
         self.updater.compile()

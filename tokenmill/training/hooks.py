@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from tokenmill.errors import UserError
 from tokenmill.training.loop import Ending, Hook, StepInfo
 from tokenmill.training.progress import Progress
 from tokenmill.training.settings import TrainingSettings
@@ -153,7 +154,7 @@ class StopConditions(Hook):
     def at_start(self, progress: Progress) -> Ending | None:
         """A run that has ended by a condition before, and is started again under the same one, ends again at once."""
         if progress.eval_loss is not None and progress.evaluated_step == progress.step:
-            return self._time_is_up(progress) or self.after_evaluation(progress.eval_loss, progress.step)
+            return self._time_is_up(progress) or self.after_evaluation(progress)
         return self._time_is_up(progress)
 
     def after(self, info: StepInfo) -> Ending | None:
@@ -167,8 +168,22 @@ class StopConditions(Hook):
             return Ending("stopped_by_budget", f"it is {self._training.done_by} (done_by), at step {progress.step:,}")
         return None
 
-    def after_evaluation(self, loss: float, step: int) -> Ending | None:
-        target = self._training.target_loss
+    def after_evaluation(self, progress: Progress) -> Ending | None:
+        """`UserError` if the loss is not a number: such a model is of no use to anybody."""
+        loss, step = progress.eval_loss, progress.step
+        assert loss is not None
+        if not math.isfinite(loss):
+            raise UserError(
+                f"training: the eval loss at step {step:,} is {loss}; choose a lower optimizer.learning_rate "
+                "(or another precision)"
+            )
+        target, patience = self._training.target_loss, self._training.stop_after_evaluations
+        if patience is not None and progress.evaluations_without_improvement >= patience:
+            return Ending(
+                "stopped_by_condition",
+                f"no lower eval loss in {patience} evaluations up to step {step:,} (stop_after_evaluations); "
+                f"the lowest was {progress.best_eval_loss:.4f} at step {progress.best_step:,}",
+            )
         if target is not None and loss <= target:
             return Ending(
                 "stopped_by_condition", f"eval loss {loss:.4f} reached target_loss {target:g} at step {step:,}"

@@ -6,6 +6,8 @@ nothing, and a stop is seen soon. How updates are cut into calls never shows in 
 
 from __future__ import annotations
 
+import math
+import statistics
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -14,14 +16,19 @@ from typing import Literal, Protocol
 
 from tokenmill.errors import UserError
 from tokenmill.telemetry.phases import PhaseClock
-from tokenmill.training.batches import BatchReader
+from tokenmill.training.batches import BatchReader, Draw
 from tokenmill.training.progress import Progress
-from tokenmill.training.update import Updater
+from tokenmill.training.settings import LossSpikeSettings
+from tokenmill.training.update import Updater, UpdateResults
 
 CALL_SECONDS = 0.5
 MAX_UPDATES_PER_CALL = 64
 MAX_CONSECUTIVE_SKIPS = 50
 """A dynamic loss scale needs up to 40 halvings to find its place; more in a row means that training is broken."""
+
+
+RECENT_LOSSES, ENOUGH_LOSSES = 64, 16
+"""For the median that a spike is measured by."""
 
 
 class StopSignal(Protocol):
@@ -32,6 +39,8 @@ class StopSignal(Protocol):
     def __bool__(self) -> bool: ...
 
     def check(self) -> None: ...
+
+    def listen_again(self) -> None: ...
 
     def nothing_to_save(self) -> AbstractContextManager[None]: ...
 
@@ -79,6 +88,14 @@ class Decision:
     ending: Ending | None
 
 
+class LossSpike(Exception):  # noqa: N818 - an outcome, not a fault
+    """The loss of the batch drawn from `cursor` on is far above those before it. Nothing has been noted of its call."""
+
+    def __init__(self, loss: float, median: float, cursor: int) -> None:
+        super().__init__(f"the loss spiked to {loss:.4g}, where the median was {median:.4g}")
+        self.cursor = cursor
+
+
 class Hook:
     """Something done between calls."""
 
@@ -104,6 +121,7 @@ class Loop:
     stop: StopSignal
     agree: Callable[[Decision], Decision] = lambda mine: mine
     """Makes one decision of the workers' own."""
+    spikes: LossSpikeSettings | None = None
     _seconds_per_update: float = 0.0
 
     def run(self, ending: Ending | None = None) -> Ending:
@@ -126,16 +144,38 @@ class Loop:
         fitting = int(CALL_SECONDS / self._seconds_per_update) if self._seconds_per_update else 1
         return max(1, min(fitting, MAX_UPDATES_PER_CALL, self.total_steps - step, *due))
 
+    def _next_draw(self) -> Draw:
+        """The next draw that is to be trained on; those before it that are not go into the receipt."""
+        progress = self.progress
+        while progress.is_skipped((draw := self.reader.next()).cursor):
+            progress.receipt.add(draw.cursor, draw.row_numbers, skipped=True)
+            progress.cursor = draw.cursor + len(draw.row_numbers)
+        return draw
+
+    def _look_for_spike(self, draws: Sequence[Draw], results: UpdateResults) -> None:
+        """`LossSpike` at the first; else the losses are remembered."""
+        if self.spikes is None:
+            return
+        recent = self.progress.recent_losses
+        for draw, loss in zip(draws, results.loss.tolist(), strict=True):
+            median = statistics.median(recent) if len(recent) >= ENOUGH_LOSSES else math.inf
+            if loss > self.spikes.factor * median:
+                raise LossSpike(loss, median, draw.cursor)
+            if math.isfinite(loss):
+                recent.append(loss)
+                del recent[:-RECENT_LOSSES]
+
     def _call(self, updates: int) -> StepInfo:
         progress = self.progress
         started = monotonic()
         self.phases.switch("input_wait")
-        draws = [self.reader.next() for _ in range(updates)]
+        draws = [self._next_draw() for _ in range(updates)]
         computing = monotonic()
         self.phases.switch("step")
         rates = [self.learning_rate(progress.step + i) for i in range(updates)]
         results = self.updater.run([draw.batch for draw in draws], rates)
         ended = monotonic()
+        self._look_for_spike(draws, results)
         nonpadding = processed = 0
         for draw, applied in zip(draws, results.applied.tolist(), strict=True):
             progress.receipt.add(draw.cursor, draw.row_numbers, skipped=not applied)

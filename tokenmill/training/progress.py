@@ -31,7 +31,13 @@ class Progress:
     best_eval_loss: float | None = None
     best_step: int | None = None
     evaluated_step: int | None = None
-    consecutive_skips: int = field(default=0)
+    evaluations_without_improvement: int = 0
+    """In a row, up to the last."""
+    consecutive_skips: int = 0
+    recent_losses: list[float] = field(default_factory=list)
+    """Of the newest updates, by which a spike is known."""
+    skipped_draws: list[tuple[int, int]] = field(default_factory=list)
+    """Ranges of the cursor (from, to) that were rolled back and are not trained on: one a roll-back."""
 
     def state(self) -> dict[str, Any]:
         fields = asdict(self, dict_factory=lambda items: {k: v for k, v in items if k != "receipt"})
@@ -48,3 +54,10 @@ class Progress:
             self.eval_loss_first = loss
         if self.best_eval_loss is None or loss < self.best_eval_loss:
             self.best_eval_loss, self.best_step = loss, self.step
+            self.evaluations_without_improvement = 0
+        else:
+            self.evaluations_without_improvement += 1
+
+    def is_skipped(self, cursor: int) -> bool:
+        """Whether the batch drawn from `cursor` on is one of those that led to a spike."""
+        return any(first <= cursor < end for first, end in self.skipped_draws)

@@ -44,14 +44,20 @@ class Saver:
         setting = self._settings.every_seconds
         return self._automatic_interval(self._writer.save_seconds) if setting == "auto" else setting
 
-    def restore(self) -> Checkpoint | None:
+    def restore(self, event: str = "restored") -> Checkpoint | None:
         """Load the newest checkpoint that verifies into the state; none if there is none."""
         found = checkpoint.newest_valid(self._writer.root)
         if found is not None:
             self._state.load_weights(found.weights)
             self._state.load_optimizer(found.optimizer)
-            self._write_ledger("event", name="restored", step=found.step)
+            self._write_ledger("event", name=event, step=found.step)
         return found
+
+    def discard_from(self, cursor: int) -> None:
+        """Remove the checkpoints that hold an update drawn from `cursor` on, the newest first."""
+        self._writer.wait()
+        while (found := checkpoint.newest_valid(self._writer.root)) is not None and found.state["cursor"] > cursor:
+            checkpoint.remove(self._writer.root, found.step)
 
     def save(self, progress: Progress) -> None:
         """Copy the state and start writing it; training stands still for the copy (and an earlier write) only."""

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tokenmill.errors import Interrupted
+from tokenmill.errors import Interrupted, UserError
 from tokenmill.telemetry.phases import PhaseClock
 from tokenmill.training import ending, hooks
 from tokenmill.training.batches import BatchReader
@@ -24,7 +24,7 @@ from tokenmill.training.data import Data
 from tokenmill.training.devices import Devices
 from tokenmill.training.engine import Engine
 from tokenmill.training.evaluation import Evaluation
-from tokenmill.training.loop import Ending, Hook, Loop, StopSignal
+from tokenmill.training.loop import Ending, Hook, Loop, LossSpike, StopSignal
 from tokenmill.training.observers import Scalars, write_texts
 from tokenmill.training.progress import Progress
 from tokenmill.training.receipt import Receipt
@@ -70,11 +70,9 @@ class Session:
         """
         with self.stop.nothing_to_save():
             self._set_up()
-        reader = self._reader()
-        try:
-            how = self._train(reader)
-        finally:
-            reader.close()
+        how = self._train()
+        while how is None:
+            how = self._train()
         try:
             if self.engine.crew.is_chief:
                 self._conclude(how)
@@ -117,9 +115,9 @@ class Session:
         )
         self._evaluations = hooks.JsonLines(self.folder / "evaluation.jsonl")
 
-    def _restore(self) -> None:
+    def _restore(self, event: str = "restored") -> None:
         with self.phases.phase("checkpoint_restore"):
-            found = self._saver.restore()
+            found = self._saver.restore(event)
             if found is not None:
                 self.progress = Progress.restore(found.state, self.data.train_rows)
                 self.log.info("going on from step %s", f"{found.step:,}")
@@ -132,6 +130,7 @@ class Session:
         crew = self.engine.crew
         if crew.size > 1:
             crew.share_state(self.engine.state)
+            self.stop.listen_again()
             state = json.loads(crew.share_text(json.dumps(self.progress.state())))
             self.progress = Progress.restore(state, self.data.train_rows)
 
@@ -148,9 +147,20 @@ class Session:
 
     # -- training
 
-    def _train(self, reader: BatchReader) -> Ending:
-        begun = self._begin() if self.engine.crew.is_chief else None
-        loop = Loop(
+    def _train(self) -> Ending | None:
+        """Until an ending; none if a loss spiked and the run has been rolled back."""
+        reader = self._reader()
+        try:
+            return self._loop(reader).run(self._begin())
+        except LossSpike as spike:
+            self._roll_back(spike)
+            return None
+        finally:
+            reader.close()
+            hooks.write_counts(self.write_ledger, self.progress)
+
+    def _loop(self, reader: BatchReader) -> Loop:
+        return Loop(
             updater=self.engine.updater,
             reader=reader,
             progress=self.progress,
@@ -160,12 +170,38 @@ class Session:
             phases=self.phases,
             stop=self.stop,
             agree=self.engine.crew.agree,
+            spikes=self.training.loss_spike,
         )
-        how = loop.run(begun)
-        hooks.write_counts(self.write_ledger, self.progress)
-        return how
+
+    def _roll_back(self, spike: LossSpike) -> None:
+        """To before the batches that led to the spike, which the run goes on without. Each worker sees the same loss.
+
+        What comes out is the same whichever checkpoint there is to go back to, since training repeats to the bit.
+        """
+        settings = self.training.loss_spike
+        assert settings is not None
+        batch = self.training.global_batch_size
+        skipped = max(0, spike.cursor - (settings.skip_batches - 1) * batch), spike.cursor + batch
+        ranges = [*self.progress.skipped_draws, skipped]
+        sentence = f"{spike}, at row {spike.cursor:,} of the order"
+        if len(ranges) > settings.max_rollbacks:
+            raise UserError(
+                f"training: {sentence}, after {len(ranges) - 1} roll-backs (loss_spike.max_rollbacks); choose a lower "
+                "optimizer.learning_rate, or look at the documents there"
+            )
+        self.log.warning("%s: rolling back, and skipping rows %s to %s", sentence, *(f"{row:,}" for row in skipped))
+        self.write_ledger("event", name="rolled_back", step=self.progress.step, cursor=spike.cursor)
+        self.progress = Progress(Receipt(self.data.train_rows))
+        if self.engine.crew.is_chief:
+            self._saver.discard_from(skipped[0])
+            self.engine.reset(self.training.seed)
+            self._restore("rolled_back_to")
+        self._join_chief()
+        self.progress.skipped_draws = ranges
 
     def _begin(self) -> Ending | None:
+        if not self.engine.crew.is_chief:
+            return None
         if self.progress.step == 0 and self.engine.evaluator is not None:
             self._evaluate()
         return self._stop_conditions.at_start(self.progress)
@@ -209,7 +245,7 @@ class Session:
                 return None
             self.progress.evaluated(found.loss)
             self._record(found)
-        return self._stop_conditions.after_evaluation(found.loss, self.progress.step)
+        return self._stop_conditions.after_evaluation(self.progress)
 
     def _record(self, found: Evaluation) -> None:
         step = self.progress.step

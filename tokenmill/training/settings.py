@@ -90,6 +90,17 @@ class EvaluationSettings(Section):
     """Rows of the eval split that are looked at."""
 
 
+class LossSpikeSettings(Section):
+    """A loss far above the recent ones rolls the run back, and the batches that led there are skipped."""
+
+    factor: float = identity(1.5, gt=1)
+    """Times the median loss of the last 64 updates: more is a spike."""
+    skip_batches: int = identity(8, ge=1)
+    """Global batches that are skipped: the one of the spike, and those right before it."""
+    max_rollbacks: int = identity(3, ge=0)
+    """One spike more ends the run with a sentence."""
+
+
 class TrainingSettings(Section):
     length: LengthSettings = Field()
     global_batch_size: int = identity(16, ge=1)
@@ -97,6 +108,8 @@ class TrainingSettings(Section):
     seed: int = identity(0, ge=0, lt=2**31)
     optimizer: OptimizerSettings = Field(default_factory=OptimizerSettings)
     z_loss: float = identity(0.0, ge=0)
+    loss_spike: LossSpikeSettings | None = identity(None)
+    """When to take updates back; none means never."""
     init_from: str | None = identity(None)
     """A promoted model, as `pipeline/number` or `pipeline/latest`, to start from; none means random weights."""
     precision: Literal["auto", "float32", "bfloat16", "float16"] = numeric("auto")
@@ -121,9 +134,17 @@ class TrainingSettings(Section):
     done_by: str | None = operational(None, pattern=r"^([01]\d|2[0-3]):[0-5]\d$")
     """Local time of day, HH:MM, by which training stops with a checkpoint."""
     target_loss: float | None = operational(None, gt=0)
+    stop_after_evaluations: int | None = operational(None, ge=1)
+    """Stop once so many evaluations in a row brought no lower loss; needs evaluation.every_steps."""
     sample_prompts: tuple[str, ...] = operational(())
     """Beginnings that the trained model goes on with, for the report."""
     sample_tokens: int = operational(60, ge=1)
+
+    @model_validator(mode="after")
+    def _evaluations_happen(self) -> TrainingSettings:
+        if self.stop_after_evaluations is not None and self.evaluation.every_steps is None:
+            raise ValueError("stop_after_evaluations: needs evaluation.every_steps; give it a number of steps")
+        return self
 
     @model_validator(mode="after")
     def _batches_divide(self) -> TrainingSettings:

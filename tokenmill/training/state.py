@@ -34,14 +34,25 @@ class TrainState:
         if dynamic_loss_scale:
             self.loss_scale = tf.Variable(_INITIAL_LOSS_SCALE, trainable=False, name="loss_scale")
             self.good_updates = tf.Variable(0, trainable=False, name="good_updates")
-        shapes = {name: tuple(variable.shape) for name, variable in named.items()}
-        self.load_weights(initial_weights(shapes, model.settings.layers, seed))
+        self._load_initial_weights(seed)
 
     def load_weights(self, arrays: Mapping[str, np.ndarray]) -> None:
         """`ValueError` if a name is missing, unknown, or has another shape."""
         _check(arrays, {name: tuple(v.shape) for name, v in zip(self.names, self.weights, strict=True)})
         for name, variable in zip(self.names, self.weights, strict=True):
             variable.assign(arrays[name])
+
+    def reset(self, seed: int) -> None:
+        """As newly made."""
+        self._load_initial_weights(seed)
+        fresh = {name: np.zeros(variable.shape, np.float32) for name, variable in self._optimizer_variables().items()}
+        if self.loss_scale is not None:
+            fresh["loss_scale"] = np.array(_INITIAL_LOSS_SCALE, np.float32)
+        self.load_optimizer(fresh)
+
+    def _load_initial_weights(self, seed: int) -> None:
+        shapes = {name: tuple(variable.shape) for name, variable in zip(self.names, self.weights, strict=True)}
+        self.load_weights(initial_weights(shapes, self.model.settings.layers, seed))
 
     def weight_arrays(self) -> dict[str, np.ndarray]:
         """Copies, by name."""

@@ -96,6 +96,9 @@ class FakeStop:
         self.looks += 1
         return self.limit is not None and self.looks > self.limit
 
+    def listen_again(self) -> None:
+        pass
+
     def check(self) -> None:
         if self.limit is not None and self.looks > self.limit:
             raise Interrupted(self.reason)
