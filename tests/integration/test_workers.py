@@ -22,9 +22,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 def pipeline(folder: Path, **training: Any) -> Path:
     folder.mkdir(exist_ok=True)
     write_corpus(folder)
-    write_pipelines(
-        folder, training={**TRAINING, "length": {"steps": 1000}, **training}, checks={"max_refused_pct": 50}
-    )
+    write_pipelines(folder, training={**TRAINING, "length": {"steps": 800}, **training}, checks={"max_refused_pct": 50})
     return folder
 
 
@@ -82,10 +80,9 @@ def test_workers_have_the_losses_of_one_whatever_happens_to_them(tmp_path: Path)
     os.kill(training_processes(crew)[1], signal.SIGTERM)  # taken away: all save, and start again
     wait_for_progress(crew, night, attempt=2)
     os.kill(training_processes(crew)[1], signal.SIGKILL)  # a crash: the chief's end is bounded
-    wait_for_progress(crew, night, attempt=3)
     night.terminate()
-    night.communicate(timeout=120)
-    assert endings(crew) == ["interrupted", "killed", "interrupted"]
+    night.communicate(timeout=60)
+    assert endings(crew) == ["interrupted", "killed"]
 
     pipeline(crew, workers=1)
     done = tokenmill(crew, "run", "small")

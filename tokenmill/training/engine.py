@@ -43,7 +43,9 @@ class Engine:
         self.replicas = int(self.strategy.num_replicas_in_sync)
         micro_batch_size, precision = int(frozen["micro_batch_size"]), str(frozen["precision"])
         with self.strategy.scope():
-            decoder = Decoder(model, data.vocab_size, data.sequence_length, precision=precision)
+            decoder = Decoder(
+                model, data.vocab_size, data.sequence_length, precision=precision, recompute=training.recompute
+            )
             self.state = TrainState(decoder, seed=training.seed, dynamic_loss_scale=precision == "float16")
         self.updater = Updater(
             self.state,

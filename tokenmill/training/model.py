@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 import zlib
+from functools import partial
 from typing import Any
 
 import keras
@@ -148,11 +149,19 @@ class Decoder(keras.Model):
     """A decoder-only transformer with pre-norm blocks. `precision` is that of products; weights are float32."""
 
     def __init__(
-        self, settings: ModelSettings, vocab_size: int, sequence_length: int, *, precision: str = "float32"
+        self,
+        settings: ModelSettings,
+        vocab_size: int,
+        sequence_length: int,
+        *,
+        precision: str = "float32",
+        recompute: bool = False,
     ) -> None:
+        """With `recompute` the blocks' activations are not kept for the backward pass."""
         dtype = POLICIES[precision]
         super().__init__(dtype=dtype, name="decoder")
         self.settings = settings
+        self.recompute = recompute
         self.vocab_size = vocab_size
         self.sequence_length = sequence_length
         self.embedding = self._table(vocab_size, "embedding")
@@ -190,7 +199,8 @@ class Decoder(keras.Model):
         x_BSD = drop(tf.cast(x_BSD, self.compute_dtype), 0)
         bias_B1SS = functions.attention_bias(segment_ids_BS, tf.as_dtype(self.compute_dtype))
         for number, block in enumerate(self.blocks):
-            x_BSD = block(x_BSD, bias_B1SS, rotary=rotary, drop=drop, site=1 + 2 * number)
+            call = partial(block.__call__, bias_B1SS=bias_B1SS, rotary=rotary, drop=drop, site=1 + 2 * number)
+            x_BSD = (tf.recompute_grad(call) if self.recompute else call)(x_BSD)
         return self.final_norm(x_BSD)
 
     def logits(self, hidden_BSD: Tensor) -> Tensor:

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
 from tokenmill.config import Section, identity, numeric, operational
+from tokenmill.training.sizes import SIZES
 
+SizeName = Literal[
+    "gpt2-small", "gpt2-medium", "gpt2-large", "gpt2-xl", "smollm-135m", "tinyllama-1.1b", "llama-3.2-1b"
+]
 Auto = Literal["auto"]
 Count = Annotated[int, Field(ge=1)]
 
 
 class ModelSettings(Section):
-    """A decoder-only transformer, by dimensions."""
+    """A decoder-only transformer, by name or by dimensions."""
 
+    size: SizeName | None = operational(None)
+    """A published model, whose dimensions are taken for those that are not given here."""
     layers: int = identity(4, ge=1)
     d_model: int = identity(256, ge=8)
     heads: int = identity(4, ge=1)
@@ -34,6 +40,12 @@ class ModelSettings(Section):
     @property
     def mlp_width(self) -> int:
         return self.d_mlp or 4 * self.d_model
+
+    @model_validator(mode="before")
+    @classmethod
+    def _by_name(cls, given: Any) -> Any:
+        size = SIZES.get(str(given.get("size"))) if isinstance(given, dict) else None
+        return given if size is None else {**size, **given}
 
     @model_validator(mode="after")
     def _heads_divide(self) -> ModelSettings:
@@ -122,7 +134,11 @@ class TrainingSettings(Section):
     """`gpu` refuses to start without one; `cpu` leaves GPUs alone, and may split the CPU into several `devices`."""
     deterministic: bool = numeric(False)
     """Bit-identical repetition on GPUs too, at some cost in speed. CPUs repeat in any case."""
+    recompute: bool = numeric(False)
+    """Compute each block's activations again in the backward pass instead of keeping them: less memory, about a third
+    more time."""
     workers: int = numeric(1, ge=1)
+    """Processes that train together, each with `devices`; with runtime `process` all on this machine."""
     threads: Count | Auto = numeric("auto")
     checkpoint: CheckpointSettings = Field(default_factory=CheckpointSettings)
     evaluation: EvaluationSettings = Field(default_factory=EvaluationSettings)

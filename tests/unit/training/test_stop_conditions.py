@@ -62,7 +62,10 @@ def test_a_spike_is_rolled_back_and_its_batches_skipped_whichever_checkpoint_the
     receipt = json.loads((tmp_path / "near" / "receipt.json").read_text())
     assert receipt["balanced"]
     assert sum(epoch["skipped"]["rows"] for epoch in receipt["epochs"]) == 3 * BATCH
-    assert [record["name"] for record in ledger.records if record["kind"] == "event"] == ["rolled_back", "rolled_back_to"]
+    assert [record["name"] for record in ledger.records if record["kind"] == "event"] == [
+        "rolled_back",
+        "rolled_back_to",
+    ]
     assert json.loads((tmp_path / "near" / "summary.json").read_text())["rollbacks"] == 1
 
 
