@@ -10,7 +10,6 @@ from tokenmill.errors import UserError
 from tokenmill.training import counts, export
 from tokenmill.training.crew import Crew
 from tokenmill.training.data import Data
-from tokenmill.training.devices import Devices, strategy_for
 from tokenmill.training.evaluation import Evaluator
 from tokenmill.training.model import Decoder
 from tokenmill.training.schedule import total_steps
@@ -27,7 +26,7 @@ class Engine:
         model: ModelSettings,
         training: TrainingSettings,
         data: Data,
-        devices: Devices,
+        strategy: Any,
         frozen: dict[str, Any],
         worker: int = 0,
     ) -> None:
@@ -38,7 +37,7 @@ class Engine:
                 "training: the snapshot has no train rows; enlarge the corpus or lower tokens.eval_fraction"
             )
         self._model_settings = model
-        self.strategy = strategy_for(devices, training.workers)
+        self.strategy = strategy
         self.crew = Crew(self.strategy, worker, training.workers)
         self.replicas = int(self.strategy.num_replicas_in_sync)
         micro_batch_size, precision = int(frozen["micro_batch_size"]), str(frozen["precision"])

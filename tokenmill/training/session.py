@@ -46,6 +46,8 @@ class Session:
     training: TrainingSettings
     data: Data
     devices: Devices
+    strategy: Any
+    """Of the devices and workers; see `devices.strategy_for`."""
     frozen: dict[str, Any]
     phases: PhaseClock
     stop: StopSignal
@@ -94,7 +96,7 @@ class Session:
 
     def _set_up(self) -> None:
         self.phases.switch("compile")
-        self.engine = Engine(self.model_settings, self.training, self.data, self.devices, self.frozen, self.worker)
+        self.engine = Engine(self.model_settings, self.training, self.data, self.strategy, self.frozen, self.worker)
         self.progress = Progress(Receipt(self.data.train_rows))
         self._stop_conditions = hooks.StopConditions(self.training)
         if self.engine.crew.is_chief:

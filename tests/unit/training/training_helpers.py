@@ -144,7 +144,7 @@ def session(
 ) -> Any:
     from tokenmill.training.choices import freeze_choices
     from tokenmill.training.data import Data
-    from tokenmill.training.devices import Devices
+    from tokenmill.training.devices import Devices, strategy_for
     from tokenmill.training.session import Session
 
     settings = settings or training()
@@ -167,6 +167,7 @@ def session(
         training=settings,
         data=data,
         devices=claimed,
+        strategy=strategy_for(claimed, settings.workers),
         frozen=freeze_choices(settings, claimed),
         phases=PhaseClock(),
         stop=FakeStop() if stop is None else stop,
