@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from tokenmill.errors import UserError
-from tokenmill.stages.preflight import refuse
+from tokenmill.pipelines import Pipeline
+from tokenmill.stages.preflight import checkpoint_bytes, place_checks, refuse
 from tokenmill.telemetry.checks import (
     Check,
     checked,
@@ -54,6 +55,23 @@ def test_a_full_disk_is_named_with_its_fix(tmp_path: Path) -> None:
     assert found.status == "failed"
     assert found.found == "1,024 MiB free, 10,240 MiB needed for checkpoints and model"
     assert "keep_last" in found.fix
+
+
+def test_room_is_wanted_for_the_checkpoints_that_are_kept_and_two_more(tmp_path: Path) -> None:
+    def pipeline(keep_last: int) -> Pipeline:
+        return Pipeline.model_validate(
+            {
+                "corpus": {"sources": [{"name": "notes", "root": str(tmp_path)}]},
+                "training": {"length": {"steps": 1}, "checkpoint": {"keep_last": keep_last}},
+                "cost": "unpriced",
+            }
+        )
+
+    assert checkpoint_bytes(pipeline(8), 4096) == 2 * checkpoint_bytes(pipeline(3), 4096)
+    assert {check.status for check in place_checks(pipeline(2), tmp_path, 4096)} == {"ok"}
+    found = {check.name: check for check in place_checks(pipeline(10**9), tmp_path, 4096)}
+    assert found["disk"].status == "failed"
+    assert "free some space (tokenmill gc)" in found["disk"].fix
 
 
 @pytest.mark.parametrize(
