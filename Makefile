@@ -7,7 +7,8 @@ STAMP := $(VENV)/.installed
 UV_COMPILE := uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
 	--no-annotate --custom-compile-command "make lock"
 
-.PHONY: help demo test lint types lock schema clean setup judges golden focus bench-quality bench-tokens bench-observer bench-train
+.PHONY: help demo test test-nights test-browser test-postgres lint types lock schema clean setup judges golden focus \
+	bench-flow bench-scale bench-quality bench-tokens bench-observer bench-train
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## */  make \1\t/' | expand -t 20
@@ -37,6 +38,17 @@ $(JUDGES)/.installed: requirements/judges.txt scripts/find-python
 test: $(STAMP) $(JUDGES)/.installed lint types ## lint, types and all tests
 	@$(BIN)/python -m pytest
 
+test-nights: $(STAMP) ## nights that meet, fail, die and lose their machine under a real server (minutes)
+	@$(BIN)/python -m pytest -m long tests/integration/test_nights.py
+
+test-browser: $(STAMP) ## the UI from the form to the cost report, in Debian's chromium (installs it if it may)
+	@scripts/debian-package chromium /usr/bin/chromium
+	@$(BIN)/python -m pytest -m long tests/integration/test_browser.py
+
+test-postgres: $(STAMP) ## a server on PostgreSQL with authentication, and a work pool (installs Debian's if it may)
+	@scripts/debian-package postgresql /usr/lib/postgresql
+	@scripts/with-postgres $(BIN)/python -m pytest -m long tests/integration/test_postgres.py
+
 lint: $(STAMP) ## ruff: style and imports
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
@@ -62,6 +74,12 @@ $(FOCUS)/.installed: requirements/focus.txt scripts/find-python
 
 bench-quality: $(STAMP) ## seconds and memory of a validation of a million documents (minutes; needs 4 GB of disk)
 	@$(BIN)/python benchmarks/quality.py
+
+bench-flow: $(STAMP) ## what the flow adds to its bare stages, and mapped tasks to 2,000 groups (minutes)
+	@$(BIN)/python -m benchmarks.flow > docs/benchmarks/flow.json.new && mv docs/benchmarks/flow.json.new docs/benchmarks/flow.json
+
+bench-scale: $(STAMP) ## the tables of docs/design/scale.md
+	@$(BIN)/python -m benchmarks.scale
 
 bench-tokens: $(STAMP) ## the token cache beside its peers (needs apt, npm and about 20 minutes)
 	@$(BIN)/python -m benchmarks.tokens.bench .bench/tokens

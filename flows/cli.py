@@ -154,11 +154,23 @@ def serve(
 
 
 @app.command()
-def deploy(file: FileOption = PIPELINES_FILE, debug: DebugOption = False) -> None:
+def deploy(
+    pool: Annotated[
+        str | None, typer.Option("--pool", help="A work pool whose workers run the nights, instead of `serve`.")
+    ] = None,
+    pool_kind: Annotated[
+        str, typer.Option("--pool-kind", help="process, docker or kubernetes; made if the server has no such pool.")
+    ] = "process",
+    image: Annotated[
+        str | None, typer.Option("--image", help="The orchestrator image, for docker and kubernetes.")
+    ] = None,
+    file: FileOption = PIPELINES_FILE,
+    debug: DebugOption = False,
+) -> None:
     """Create or update deployments and automations on the server that PREFECT_API_URL names."""
     from flows.serving import deploy_pipelines
 
-    deploy_pipelines(_console(), read_pipeline_file(file))
+    deploy_pipelines(_console(), read_pipeline_file(file), pool, pool_kind, image)
 
 
 @app.command()

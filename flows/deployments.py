@@ -23,10 +23,12 @@ from prefect.types.entrypoint import EntrypointType
 from flows.form import in_the_file
 from flows.notifications import notification_automations
 from flows.places import loadable
+from flows.pools import Pool, ensure_pool
 from flows.retrain import STATES, retrain
 from tokenmill.pipelines import Pipeline, PipelineFile
 
 ON_DEMAND = "on-demand"
+ON_DEMAND_NAME = f"{retrain.name}/{ON_DEMAND}"
 HEARTBEAT_SECONDS = 30
 SILENCE_SECONDS = 3 * HEARTBEAT_SECONDS
 RESUME_DELAY = timedelta(seconds=5)
@@ -147,14 +149,20 @@ def _parameter(name: str) -> dict[str, Any]:
     return {"__prefect_kind": "json", "value": {"__prefect_kind": "jinja", "template": template}}
 
 
-def deploy(file: PipelineFile) -> dict[str, UUID]:
-    """Create or update everything on the server; the deployments' ids by name."""
+def deploy(file: PipelineFile, pool: Pool | None = None) -> dict[str, UUID]:
+    """Create or update everything on the server; the deployments' ids by full name. Without a pool `serve` runs them."""
+    if pool is not None:
+        ensure_pool(pool)
     ids = {}
     for deployment in make_deployments(file):
-        applied = deployment.apply()
+        if pool is not None:
+            deployment.job_variables = pool.job_variables(file)
+            applied = deployment.apply(work_pool_name=pool.name, image=pool.image)
+        else:
+            applied = deployment.apply()
         assert isinstance(applied, UUID)
-        ids[str(deployment.name)] = applied
-    automations = make_automations(ids[ON_DEMAND])
+        ids[deployment.full_name] = applied
+    automations = make_automations(ids[ON_DEMAND_NAME])
     for name, pipeline in loadable(file).items():
         if isinstance(pipeline, Pipeline):
             automations += notification_automations(name, pipeline.notify)

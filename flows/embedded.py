@@ -21,6 +21,8 @@ from pathlib import Path
 from tokenmill.errors import UserError
 
 START_SECONDS = 120.0
+RESTARTS = 2
+"""Of a server that died by itself, in the time of one command."""
 POLL_SECONDS = 0.1
 QUIET = {
     "DO_NOT_TRACK": "1",
@@ -28,8 +30,11 @@ QUIET = {
     "PREFECT_CLOUD_ENABLE_ORCHESTRATION_TELEMETRY": "false",
 }
 """Telemetry off, for client and server: the settings are separate."""
+HEARTBEATS = {"PREFECT_FLOWS_HEARTBEAT_FREQUENCY": "30"}
+"""Seconds; what flows.deployments counts on."""
 CLIENT = {
     **QUIET,
+    **HEARTBEATS,  # a night of the command line on a server with our automations must not look silent
     # Log lines go to the server; on the terminal the command says them itself.
     "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "CRITICAL",
     "PREFECT_LOGGING_TO_API_WHEN_MISSING_FLOW": "ignore",
@@ -65,18 +70,37 @@ class EmbeddedServer:
         if ui_port is None:
             environment["PREFECT_SERVER_UI_ENABLED"] = "false"
             environment |= {f"PREFECT_SERVER_SERVICES_{name}_ENABLED": "false" for name in _UNNEEDED_SERVICES}
+        self._environment = environment
+        self._listener = listener
         self._log = (home / "server.log").open("wb")
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "flows.embedded", str(listener.fileno())],
+        self._closing = False
+        self._process = self._start()
+        self._keeper = threading.Thread(target=self._keep, daemon=True)
+        self._keeper.start()
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            [sys.executable, "-m", "flows.embedded", str(self._listener.fileno())],
             stdin=subprocess.PIPE,
             stdout=self._log,
             stderr=self._log,
-            env=environment,
-            pass_fds=[listener.fileno()],
+            env=self._environment,
+            pass_fds=[self._listener.fileno()],
             start_new_session=True,
         )
-        # The server's alone from here on: while a process listens, connections to a dead server would hang, not fail.
-        listener.close()
+
+    def _keep(self) -> None:
+        """Start a server that died (killed, out of memory) again, on the same socket: the timeline goes on.
+
+        Connections wait at the socket meanwhile. At last it is closed: they fail then, and hold up nobody.
+        """
+        for _ in range(RESTARTS):
+            self._process.wait()
+            if self._closing:
+                return
+            self._process = self._start()
+        self._listener.close()
+        self._process.wait()
 
     @property
     def pid(self) -> int:
@@ -84,7 +108,8 @@ class EmbeddedServer:
 
     @property
     def has_died(self) -> bool:
-        return self._process.poll() is not None
+        """Whether it has died for good."""
+        return not self._keeper.is_alive()
 
     def client_environment(self) -> dict[str, str]:
         """Variables that point Prefect, imported later in this process, at this server."""
@@ -94,7 +119,9 @@ class EmbeddedServer:
 
     def serving_environment(self) -> dict[str, str]:
         """The same for a long-running process, whose logs are its only terminal."""
-        return {**QUIET, "PREFECT_API_URL": self.api_url, "PREFECT_HOME": str(self.home)}
+        variables = {**QUIET, "PREFECT_API_URL": self.api_url, "PREFECT_HOME": str(self.home)}
+        secret = os.environ.get("PREFECT_SERVER_API_AUTH_STRING")
+        return {**variables, "PREFECT_API_AUTH_STRING": secret} if secret else variables
 
     def wait_until_healthy(self, unless: Callable[[], bool] = lambda: False) -> bool:
         """False as soon as `unless` holds. Raises `UserError` if the server ends, or is not up after two minutes."""
@@ -111,6 +138,7 @@ class EmbeddedServer:
         raise UserError(f"the embedded Prefect server did not start; {self.home / 'server.log'} says why")
 
     def close(self) -> None:
+        self._closing = True
         if self._process.stdin is not None:
             self._process.stdin.close()
         try:
@@ -118,6 +146,8 @@ class EmbeddedServer:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+        self._keeper.join()
+        self._listener.close()
         self._log.close()
 
 

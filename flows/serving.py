@@ -14,7 +14,7 @@ from uuid import UUID
 
 from rich.console import Console
 
-from flows.embedded import QUIET, EmbeddedServer
+from flows.embedded import HEARTBEATS, QUIET, EmbeddedServer
 from flows.files import served_files
 from flows.places import loadable
 from tasks.links import FILES_URL
@@ -24,7 +24,6 @@ from tokenmill.pipelines import Pipeline, PipelineFile
 from tokenmill.workspace import Workspace
 
 SOON = timedelta(minutes=1)
-HEARTBEATS = {"PREFECT_FLOWS_HEARTBEAT_FREQUENCY": "30"}
 
 
 def serve_pipelines(console: Console, file: PipelineFile, port: int, files_port: int | None = None) -> None:
@@ -49,13 +48,13 @@ def _serve_flows(console: Console, file: PipelineFile, port: int) -> None:
     try:
         from prefect import serve
 
-        from flows.deployments import ON_DEMAND, deploy, make_deployments
+        from flows.deployments import ON_DEMAND_NAME, deploy, make_deployments
 
         if server is not None:
             server.wait_until_healthy()
             console.print(f"Prefect UI: http://127.0.0.1:{port}", highlight=False)
         ids = deploy(file)
-        for line in resume_unfinished(file, ids[ON_DEMAND]):
+        for line in resume_unfinished(file, ids[ON_DEMAND_NAME]):
             console.print(line, highlight=False)
         # A schedule that goes to sleep with this process would not wake up when it is started again.
         serve(*make_deployments(file), pause_on_shutdown=False, print_starting_message=False)
@@ -64,15 +63,18 @@ def _serve_flows(console: Console, file: PipelineFile, port: int) -> None:
             server.close()
 
 
-def deploy_pipelines(console: Console, file: PipelineFile) -> None:
-    """Create or update deployments and automations on the server that PREFECT_API_URL names."""
+def deploy_pipelines(
+    console: Console, file: PipelineFile, pool: str | None = None, kind: str = "process", image: str | None = None
+) -> None:
+    """Create or update deployments and automations on the server that PREFECT_API_URL names, for a work pool or none."""
     if not os.environ.get("PREFECT_API_URL"):
         raise UserError("PREFECT_API_URL names no Prefect server; set it, or use `tokenmill serve`, which brings one")
     os.environ.update({**QUIET, **HEARTBEATS})
     from flows.deployments import deploy
+    from flows.pools import Pool
 
-    for name, found in deploy(file).items():
-        console.print(f"retrain/{name}  {found}", highlight=False)
+    for name, found in deploy(file, Pool(pool, kind, image) if pool else None).items():
+        console.print(f"{name}  {found}", highlight=False)
 
 
 def resume_unfinished(file: PipelineFile, on_demand: UUID) -> list[str]:

@@ -68,8 +68,8 @@ class RuntimeSettings(Section):
     """Crashes in a row without a newly committed step that fail the run."""
     prepare_machines: int = operational(1, ge=1)
     """Stages that build token shards at the same time, each billed as a machine of its own; 1: all in one process."""
-    prepare_batch_bytes: int = operational(2**30, ge=1)
-    """Text in a batch that one of them builds: about a minute's work of a core (docs/design/scale.md)."""
+    prepare_batch_bytes: int = operational(2**29, ge=1)
+    """Text in a batch that one of them builds: about two minutes of work of a core (docs/design/scale.md)."""
     docker: DockerSettings = Field(default_factory=DockerSettings)
 
 

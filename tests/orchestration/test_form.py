@@ -43,11 +43,11 @@ def test_the_server_refuses_what_the_form_would(tmp_path: Path) -> None:
     from prefect.client.orchestration import get_client
     from prefect.exceptions import PrefectHTTPStatusError
 
-    from flows.deployments import ON_DEMAND, deploy
+    from flows.deployments import ON_DEMAND_NAME, deploy
 
     ids = deploy(pipelines_file(tmp_path))
     with get_client(sync_client=True) as client:
-        schema = client.read_deployment(ids[ON_DEMAND]).parameter_openapi_schema
+        schema = client.read_deployment(ids[ON_DEMAND_NAME]).parameter_openapi_schema
         assert schema["properties"]["pipeline"]["enum"] == ["small"]
         steps = schema["definitions"]["Overrides"]["properties"]["steps"]
         assert steps["description"] == "Length of the run in optimizer updates. In the file: small: 10."
@@ -62,8 +62,8 @@ def test_the_server_refuses_what_the_form_would(tmp_path: Path) -> None:
             {"pipeline": "small", "fresh": "perhaps"},
         ):
             with pytest.raises(PrefectHTTPStatusError, match=r"40[09]|422"):
-                client.create_flow_run_from_deployment(ids[ON_DEMAND], parameters=wrong)
+                client.create_flow_run_from_deployment(ids[ON_DEMAND_NAME], parameters=wrong)
         right = {"pipeline": "small", "overrides": {"steps": 5}, "budget_usd": 1.5, "market": "spot"}
-        assert client.create_flow_run_from_deployment(ids[ON_DEMAND], parameters=right).parameters["overrides"] == {
-            "steps": 5
-        }
+        assert client.create_flow_run_from_deployment(ids[ON_DEMAND_NAME], parameters=right).parameters[
+            "overrides"
+        ] == {"steps": 5}
