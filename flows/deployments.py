@@ -150,7 +150,7 @@ def _parameter(name: str) -> dict[str, Any]:
 
 
 def deploy(file: PipelineFile, pool: Pool | None = None) -> dict[str, UUID]:
-    """Create or update everything on the server; the deployments' ids by full name. Without a pool `serve` runs them."""
+    """Create or update everything on the server; the deployments' ids by full name. Without a pool, `serve` runs it."""
     if pool is not None:
         ensure_pool(pool)
     ids = {}

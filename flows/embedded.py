@@ -98,6 +98,8 @@ class EmbeddedServer:
             self._process.wait()
             if self._closing:
                 return
+            assert self._process.stdin is not None
+            self._process.stdin.close()
             self._process = self._start()
         self._listener.close()
         self._process.wait()

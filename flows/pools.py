@@ -51,7 +51,9 @@ def ensure_pool(pool: Pool) -> None:
 
 
 def _job_template(client: SyncPrefectClient, kind: str) -> dict[str, Any]:
-    collections = client.request("GET", "/collections/views/aggregate-worker-metadata").json()
+    collections = client.request(
+        "GET", "/collections/views/{view}", path_params={"view": "aggregate-worker-metadata"}
+    ).json()
     for workers in collections.values():
         if kind in workers:
             template: dict[str, Any] = workers[kind]["default_base_job_configuration"]

@@ -66,7 +66,7 @@ def _serve_flows(console: Console, file: PipelineFile, port: int) -> None:
 def deploy_pipelines(
     console: Console, file: PipelineFile, pool: str | None = None, kind: str = "process", image: str | None = None
 ) -> None:
-    """Create or update deployments and automations on the server that PREFECT_API_URL names, for a work pool or none."""
+    """Create or update deployments and automations on the server that PREFECT_API_URL names; with `pool`, for it."""
     if not os.environ.get("PREFECT_API_URL"):
         raise UserError("PREFECT_API_URL names no Prefect server; set it, or use `tokenmill serve`, which brings one")
     os.environ.update({**QUIET, **HEARTBEATS})

@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -30,8 +31,16 @@ class Server:
     def call(self, path: str, body: Any = None) -> Any:
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(f"{self._base}{path}", data, self._headers)
-        with urllib.request.urlopen(request, timeout=30) as answer:
-            return json.loads(answer.read() or b"null")
+        for patience in (1, 2, 4, 8, 0):
+            try:
+                with urllib.request.urlopen(request, timeout=30) as answer:
+                    return json.loads(answer.read() or b"null")
+            except urllib.error.HTTPError as error:
+                if error.code != 503 or not patience:  # Prefect's word for a database that is busy: clients try again
+                    raise
+                error.close()
+                time.sleep(patience)
+        raise AssertionError
 
     def start_night(self, pipeline: str = "small", **parameters: Any) -> str:
         deployment = self.call("/deployments/name/retrain/on-demand")

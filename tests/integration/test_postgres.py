@@ -1,4 +1,4 @@
-"""A serious server: PostgreSQL, basic authentication, loopback, no telemetry; its nights run by a worker of a work pool.
+"""A serious server: PostgreSQL, basic authentication, loopback, no telemetry; a worker of a work pool runs its nights.
 
 `make test-postgres` brings the database (scripts/with-postgres) and names it in TOKENMILL_TEST_POSTGRES.
 """
@@ -57,20 +57,21 @@ def test_nights_of_a_work_pool_on_a_serious_server(tmp_path: Path, monkeypatch: 
             assert found["work_pool_name"] == pool
             assert found["job_variables"].get("image") == (image[1] if image else None)
         assert len(server.call("/deployments/filter", {})) == 1
-        worker = subprocess.Popen(
-            [sys.executable, "-m", "prefect", "worker", "start", "--pool", "machines", "--type", "process"],
-            env={**environment(), **client},
-            cwd=tmp_path,
-            stdout=(tmp_path / "worker.log").open("w"),
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
+        with (tmp_path / "worker.log").open("w") as log:
+            worker = subprocess.Popen(
+                [sys.executable, "-m", "prefect", "worker", "start", "--pool", "machines", "--type", "process"],
+                env={**environment(), **client},
+                cwd=tmp_path,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
         try:
             night = server.start_night()
-            eventually(lambda: server.state(night) == "Completed")
+            eventually(lambda: server.state(night) == "Completed", seconds=400)
         finally:
-            worker.send_signal(signal.SIGTERM)
-            worker.wait(60)
+            os.killpg(worker.pid, signal.SIGKILL)
+            worker.wait()
         assert run_file(tmp_path)["status"] == "completed"
         assert asyncio.run(states_in(database)) == ["Completed"]
     finally:
