@@ -19,7 +19,7 @@ import orjson
 
 from tokenmill.errors import UserError
 from tokenmill.tokens.settings import TokenizerSettings
-from tokenmill.tokens.tokenizer import TRUTH, canonical_tokenizer_json, plain, vocabulary
+from tokenmill.tokens.tokenizer import TRUTH, canonical_tokenizer_json, parsed_json, plain, vocabulary
 
 _CONFIG = "tokenizer_config.json"
 _COMMON_ENDS = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "[SEP]")
@@ -67,7 +67,7 @@ def _from_folder(folder: Path, settings: TokenizerSettings) -> Converted:
     except ValueError:
         raise UserError(f"tokenizer.source: {path} is not valid JSON") from None
     ends = [settings.end_of_document, plain(config.get("eos_token")), plain(config.get("sep_token"))]
-    unknown = plain(config.get("unk_token")) or plain(orjson.loads(raw)["model"].get("unk_token"))
+    unknown = plain(config.get("unk_token")) or plain(parsed_json(raw)["model"].get("unk_token"))
     extra = {_CONFIG: path.read_bytes()} if path.exists() else {}
     return Converted(raw, _end(tokens, ends, settings), unknown, extra)
 

@@ -124,6 +124,7 @@ def publish_shard(final: Path, group: Group, built: BuiltShard) -> dict[str, Any
     import pyarrow as pa
     import pyarrow.parquet as pq
 
+    from tokenmill.tokens.arrays import arrow_array
     from tokenmill.workspace import publish_folder
 
     columns = [
@@ -138,16 +139,7 @@ def publish_shard(final: Path, group: Group, built: BuiltShard) -> dict[str, Any
     for name, values in columns:
         digest.update(name.encode())
         digest.update(np.ascontiguousarray(values).tobytes())
-    table = pa.table(
-        {
-            name: pa.FixedSizeBinaryArray.from_buffers(
-                pa.binary(16), len(values), [None, pa.py_buffer(np.ascontiguousarray(values).tobytes())]
-            )
-            if name == "digest"
-            else pa.array(values)
-            for name, values in columns
-        }
-    )
+    table = pa.table({name: arrow_array(values) for name, values in columns})
     shard = {
         "key": final.name,
         "documents": len(group.digests_D),

@@ -18,6 +18,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from tokenmill.tokens.arrays import arrow_array, arrow_strings
+
 _ROW_GROUP = 1 << 16
 _NAME = pa.dictionary(pa.int32(), pa.string())
 SCHEMAS: dict[str, pa.Schema] = {
@@ -107,9 +109,7 @@ def _array(values: Column, rows: int, kind: pa.DataType) -> Any:
         values = (np.zeros(rows, np.int32), [values])
     if isinstance(values, tuple):
         names = [name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace") for name in values[1]]
-        return pa.DictionaryArray.from_arrays(values[0], pa.array(names, pa.string()))
-    if isinstance(values, np.ndarray) and values.dtype.kind == "V":
-        return pa.FixedSizeBinaryArray.from_buffers(
-            kind, rows, [None, pa.py_buffer(np.ascontiguousarray(values).tobytes())]
-        )
-    return pa.array(values, kind)
+        return pa.DictionaryArray.from_arrays(arrow_array(values[0]), arrow_strings(names))
+    if isinstance(values, list):
+        return arrow_strings(values) if kind == pa.string() else arrow_array(np.array(values), kind)
+    return arrow_array(values, kind)

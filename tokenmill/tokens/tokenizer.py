@@ -74,15 +74,16 @@ class Tokenizer:
     @cached_property
     def special_texts(self) -> list[str]:
         """Texts that stand for special tokens."""
-        added = orjson.loads(self.raw).get("added_tokens") or []
+        added = parsed_json(self.raw).get("added_tokens") or []
         return [token["content"] for token in added if token.get("special")]
 
     def fast_json(self) -> bytes:
         """tokenizer.json for the fast path: where special tokens are text, it does not know them."""
-        parsed = orjson.loads(self.raw)
-        if self.use.special_tokens_are_text:
-            parsed["added_tokens"] = [token for token in parsed.get("added_tokens") or [] if not token.get("special")]
-        return orjson.dumps(parsed)
+        if not self.use.special_tokens_are_text:
+            return self.raw
+        parsed = parsed_json(self.raw)
+        kept = [token for token in parsed.get("added_tokens") or [] if not token.get("special")]
+        return orjson.dumps({**parsed, "added_tokens": kept})
 
 
 def load_tokenizer(folder: Path) -> Tokenizer:
@@ -112,6 +113,12 @@ def _fingerprint(raw: bytes, use: TokenizerUse) -> str:
     return fingerprint([raw.decode(), vars(use)])
 
 
+@lru_cache(maxsize=1)
+def parsed_json(raw: bytes) -> dict[str, Any]:
+    """A tokenizer.json (megabytes of it) as an object; not to be written to."""
+    return dict(orjson.loads(raw))
+
+
 def canonical_tokenizer_json(raw: bytes | str) -> bytes:
     """A tokenizer.json without padding and truncation, its keys in order."""
     parsed = orjson.loads(raw)
@@ -120,7 +127,7 @@ def canonical_tokenizer_json(raw: bytes | str) -> bytes:
 
 def vocabulary(raw: bytes) -> dict[str, int]:
     """Every token and its id, special ones too."""
-    parsed = orjson.loads(raw)
+    parsed = parsed_json(raw)
     vocab = parsed["model"].get("vocab") or {}
     if isinstance(vocab, list):  # Unigram: [token, score] in the order of ids
         vocab = {token: number for number, (token, _) in enumerate(vocab)}
