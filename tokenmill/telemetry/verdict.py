@@ -27,6 +27,9 @@ SMALL_SECONDS = {"gpu": 10e-6, "cpu": 30e-6}
 WORTH_PCT: dict[Share, float] = {"input": 10.0, "communication": 15.0, "host": 20.0, "idle": 25.0}
 """From which share on something other than compute is called the bottleneck; the largest of those that pass."""
 
+CROWDED_PCT = 15.0
+"""Of the processor in other hands: worth a sentence."""
+
 REMEDIES: dict[Share, str] = {
     "compute": "use a faster device, lower precision, or a smaller model",
     "input": "keep the snapshot on a local disk, or give the machine more cores for reading",
@@ -109,7 +112,7 @@ def judge(window: Window, trace: Trace | str | None) -> Verdict:
         sentences=[],
     )
     sentences = [_headline(window, verdict), _numbers(verdict), _products(window, usable), _precision(window, verdict)]
-    sentences.append(missing)
+    sentences += [_neighbours(window), missing]
     return verdict.model_copy(update={"sentences": [sentence for sentence in sentences if sentence]})
 
 
@@ -130,8 +133,8 @@ def _shares(window: Window, trace: Trace | None) -> dict[Share, float]:
         running = min(left, trace.compute_seconds / whole)
         communication = min(left - running, trace.communication_seconds / whole)
         # Cores that other processes take are not this run's to use.
-        lent = max(1.0, window.cores - window.other_cpu_seconds / whole)
-        used = min(1.0, window.own_cpu_seconds / (lent * whole * max(1e-9, running)))
+        lent_seconds = (window.cores * whole - window.other_cpu_seconds) * running
+        used = min(1.0, window.own_cpu_seconds / lent_seconds) if lent_seconds > 0 else 1.0
         parts = {"compute": running * used, "communication": communication}
         parts["host"] = left - running - communication
         parts["idle"] = running * (1 - used)
@@ -198,6 +201,13 @@ def _precision(window: Window, verdict: Verdict) -> str:
             "name the types of its kernels."
         )
     return ""
+
+
+def _neighbours(window: Window) -> str:
+    taken = 100 * window.other_cpu_seconds / (window.cores * (window.step_seconds + window.input_seconds))
+    if taken < CROWDED_PCT:
+        return ""
+    return f"Other processes took {min(taken, 100):.0f} % of the processor meanwhile, and slowed these steps down."
 
 
 def _missing(window: Window, trace: Trace | str | None) -> str:

@@ -73,9 +73,12 @@ def test_the_bottleneck_is_named(window: Any, trace: Any, bottleneck: str, words
     assert words in found.sentences[0]
 
 
-def test_cores_in_other_hands_are_not_called_idle() -> None:
-    crowded = {"device": "cpu", "own_cpu_seconds": 9.5, "other_cpu_seconds": 10.0}
-    assert verdict(crowded, PROCESSOR).bottleneck == "compute"
+@pytest.mark.parametrize(("own", "other"), [(9.5, 10.0), (2.3, 17.9), (1.0, 25.0)])
+def test_cores_in_other_hands_are_not_called_idle(own: float, other: float) -> None:
+    crowded = {"device": "cpu", "own_cpu_seconds": own, "other_cpu_seconds": other}
+    found = verdict(crowded, PROCESSOR)
+    assert found.bottleneck == "compute"
+    assert "Other processes took" in found.sentences[-1]
 
 
 def test_a_gpus_trace_without_kernels_means_that_profiling_is_not_permitted() -> None:
