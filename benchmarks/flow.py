@@ -8,19 +8,22 @@ from __future__ import annotations
 
 import json
 import os
-import platform
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
-from flows.embedded import embedded_server
+from benchmarks.mapping import GROUPS
+from flows.embedded import CLIENT, embedded_server
 from tokenmill.cost.ledger import read_records
 
 ROOT = Path(__file__).parents[1]
 NIGHTS = 5
+BATCH_GROUPS = 25
+"""Shard groups in a mapped task: 2,000 as 80 tasks."""
 NIGHT = """
 import sys
 from pathlib import Path
@@ -51,6 +54,17 @@ def median(folder: Path, environment: dict[str, str]) -> float:
     return round(statistics.median(night_overhead(folder, seed, environment) for seed in range(1, NIGHTS + 1)), 2)
 
 
+def mapping_overhead(batches: int, environment: dict[str, str]) -> float:
+    """Of mapped tasks without work; their flow's process is started apart."""
+    command = [sys.executable, "-m", "benchmarks.mapping", str(batches)]
+    done = subprocess.run(command, cwd=ROOT, env={**environment, **CLIENT}, check=True, capture_output=True, text=True)
+    return round(float(done.stdout), 2)
+
+
+def figure(measure: str, ours: float, runs: int) -> dict[str, Any]:
+    return {"measure": measure, "unit": "seconds", "ours": ours, "peers": {}, "ratio": None, "runs": runs, "spread": []}
+
+
 def main() -> None:
     plain = {**{k: v for k, v in os.environ.items() if not k.startswith("PREFECT_")}, "PYTHONPATH": str(ROOT)}
     with tempfile.TemporaryDirectory() as name:
@@ -59,15 +73,16 @@ def main() -> None:
         embedded = median(folder / "embedded", plain)
         with embedded_server(folder / "server") as server:
             server.wait_until_healthy()
-            served = median(folder / "served", {**plain, "PREFECT_API_URL": server.api_url})
-    figures = {
-        "overhead_server_seconds": served,
-        "overhead_embedded_seconds": embedded,
-        "overhead_embedded_first_seconds": first,
-        "nights": NIGHTS,
-        "machine": f"{platform.machine()}, {os.cpu_count()} cores",
-        "python": platform.python_version(),
-    }
+            there = {**plain, "PREFECT_API_URL": server.api_url}
+            served = median(folder / "served", there)
+            mapped = {batches: mapping_overhead(batches, there) for batches in (GROUPS // BATCH_GROUPS, GROUPS)}
+    figures = [
+        figure("overhead_server_seconds", served, NIGHTS),
+        figure("overhead_embedded_seconds", embedded, NIGHTS),
+        figure("overhead_embedded_first_seconds", first, 1),
+        figure("map_2000_seconds", mapped[GROUPS // BATCH_GROUPS], 1),
+        figure("map_2000_tasks_seconds", mapped[GROUPS], 1),
+    ]
     print(json.dumps(figures, indent=2))
 
 

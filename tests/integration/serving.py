@@ -67,7 +67,7 @@ def served(
     folder: Path, port: int, auth: str | None = None, **environment: str
 ) -> Iterator[tuple[subprocess.Popen[str], Server]]:
     log = (folder / "serve.log").open("a")
-    process = start(folder, "serve", "--port", str(port), output=log, **environment)
+    process = start(folder, "serve", "--port", str(port), "--files-port", "0", output=log, **environment)
     server = Server(port, auth)
     try:
         eventually(lambda: server.call("/deployments/name/retrain/on-demand"), process)
