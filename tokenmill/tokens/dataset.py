@@ -24,6 +24,7 @@ def train_batches(snapshot: Snapshot, seed: int, global_batch_size: int, cursor:
     rows = snapshot.manifest.train.rows
     layout = snapshot.layout
     shape = (batches, global_batch_size, layout.record_bytes)
+    shape_BS = (global_batch_size, layout.sequence_length)
 
     def blocks() -> Iterator[Any]:
         at = cursor
@@ -32,16 +33,20 @@ def train_batches(snapshot: Snapshot, seed: int, global_batch_size: int, cursor:
             yield snapshot.records("train", row_numbers(rows, seed, at, count)).reshape(shape)
             at += count
 
-    def decode(records: Any) -> dict[str, Any]:
+    def decode(block: Any, number: Any) -> dict[str, Any]:
         features = {}
         for name, kind in _KINDS.items():
             stored = layout.dtypes[name]
-            raw = records[:, layout.feature_slice(name)]
-            if stored.itemsize > 1:
-                raw = tf.reshape(raw, (global_batch_size, layout.sequence_length, stored.itemsize))
+            bytes_of_value = (stored.itemsize,) if stored.itemsize > 1 else ()
+            raw = tf.reshape(block[number, :, layout.feature_slice(name)], shape_BS + bytes_of_value)
             features[name] = tf.cast(tf.bitcast(raw, tf.as_dtype(stored)), kind)
         return features
 
-    # One array of bytes crosses from Python to TensorFlow; cutting it up is left to threads of tf.data.
+    def cut(block: Any) -> tf.data.Dataset:
+        numbers = tf.data.Dataset.range(batches)
+        return numbers.map(lambda number: decode(block, number), num_parallel_calls=2, deterministic=True)
+
+    # One array of bytes crosses from Python to TensorFlow; threads of tf.data cut each feature straight out of it
+    # (unbatch() would copy every batch once more).
     dataset = tf.data.Dataset.from_generator(blocks, output_signature=tf.TensorSpec(shape, tf.uint8)).prefetch(1)
-    return dataset.unbatch().map(decode, num_parallel_calls=2, deterministic=True).prefetch(2)
+    return dataset.flat_map(cut).prefetch(2)

@@ -84,6 +84,7 @@ def test_a_snapshot_reads_the_same_by_every_road(mill: Mill) -> None:
 
     for cursor in (0, 5, rows - 3, 4 * rows + 1):
         batches = train_batches(snapshot, seed=9, global_batch_size=6, cursor=cursor).take(400)
+        assert all(spec.shape == (6, snapshot.layout.sequence_length) for spec in batches.element_spec.values())
         for number, batch in enumerate(batches.as_numpy_iterator()):
             expected = snapshot.rows("train", row_numbers(rows, 9, cursor + 6 * number, 6))
             assert np.array_equal(batch["tokens"], expected.tokens_BS)
