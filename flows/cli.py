@@ -188,6 +188,35 @@ def costs(
     list_costs(_console(), read_pipeline_file(file), pipeline, since)
 
 
+@app.command()
+def tune(
+    pipeline: Annotated[str, typer.Argument(help="A pipeline of the file.")],
+    overrides: SetOption = None,
+    budget_usd: Annotated[float | None, typer.Option(min=0.000001, help="What the trials may cost in all.")] = None,
+    max_minutes: Annotated[float, typer.Option(min=0.01, help="How long they may take in all.")] = 30,
+    sequence_lengths: Annotated[str | None, typer.Option(help="Tokens a row, such as 256,512.")] = None,
+    batch_sizes: Annotated[str | None, typer.Option(help="Sequences in an update, such as 16,32.")] = None,
+    accumulations: Annotated[str | None, typer.Option(help="Passes of an update, such as 1,2,4.")] = None,
+    precisions: Annotated[str | None, typer.Option(help="Such as float32,bfloat16.")] = None,
+    xla: Annotated[str | None, typer.Option(help="Such as off,on.")] = None,
+    file: FileOption = PIPELINES_FILE,
+    debug: DebugOption = False,
+) -> None:
+    """Find the fastest configuration by short trials. Ended early, the same command goes on where it was."""
+    from flows.tuning import numbers, tune_pipeline, words
+
+    options = {
+        "budget_usd": budget_usd,
+        "max_minutes": max_minutes,
+        "sequence_lengths": numbers("--sequence-lengths", sequence_lengths),
+        "batch_sizes": numbers("--batch-sizes", batch_sizes),
+        "accumulations": numbers("--accumulations", accumulations),
+        "precisions": words("--precisions", precisions, ("float32", "bfloat16", "float16")),
+        "xla": words("--xla", xla, ("off", "on", "fuse")),
+    }
+    tune_pipeline(read_pipeline_file(file), pipeline, list(overrides or []), options)
+
+
 @app.command(name="ls")
 def list_all(file: FileOption = PIPELINES_FILE, debug: DebugOption = False) -> None:
     """List pipelines, snapshots, runs and models."""

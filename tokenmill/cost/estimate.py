@@ -96,12 +96,15 @@ def estimate(
     known = [row for row in like(history, configuration) if row.tokens_per_second is not None]
     same = [row for row in known if row.configuration.knobs() == configuration.knobs()]
     # A knob that is still `auto` is unknown before the run: then every run like it counts.
-    rows = (same or known)[-20:]
+    chosen = same or known
+    # Whole runs tell of all that a run takes; sweep points of its steps and start alone.
+    rows = ([row for row in chosen if row.kind == "run"] or chosen)[-20:]
     facts: dict[str, object] = {"steps": steps, "tokens_per_step": per_step, "processed_tokens": tokens}
     sentences = [f"{plural(steps, 'step')} of {per_step:,} tokens: {count(tokens)} tokens in all"]
     if rows:
         seconds, source = _from_runs(rows, tokens), "baseline"
-        sentences.append(f"time and cost from {plural(len(rows), 'measured run')} like it")
+        what = "measured run" if rows[0].kind == "run" else "short trial"
+        sentences.append(f"time and cost from {plural(len(rows), what)} like it")
     elif calibration is not None and calibration.step_seconds:
         seconds, source = _from_calibration(calibration, steps), "calibration"
         sentences.append(f"time and cost from a calibration of {plural(len(calibration.step_seconds), 'step')}")
