@@ -54,8 +54,8 @@ class Server:
         self.call(f"/flow_runs/{flow_run}/set_state", {"state": state})
 
     def runs(self) -> list[dict[str, Any]]:
-        """All flow runs, oldest first."""
-        found: list[dict[str, Any]] = self.call("/flow_runs/filter", {})
+        """All flow runs that have a state, oldest first."""
+        found = [run for run in self.call("/flow_runs/filter", {}) if run["state"]]
         return sorted(found, key=lambda run: str(run["created"]))
 
     def states(self) -> list[str]:
