@@ -7,7 +7,8 @@ STAMP := $(VENV)/.installed
 UV_COMPILE := uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
 	--no-annotate --custom-compile-command "make lock"
 
-.PHONY: help demo test test-nights test-browser test-postgres lint types lock schema clean setup judges golden focus \
+.PHONY: help demo test test-containers image-engine image-orchestrator image-explore sbom scan \
+	test-nights test-browser test-postgres lint types lock schema clean setup judges golden focus \
 	bench-flow bench-scale bench-quality bench-tokens bench-observer bench-train
 
 help: ## this list
@@ -56,6 +57,26 @@ lint: $(STAMP) ## ruff: style and imports
 types: $(STAMP) ## mypy, strict
 	@$(BIN)/mypy
 
+test-containers: $(STAMP) ## the tests that need a container engine: brings one up, builds the image (needs root and apt-get)
+	@scripts/test-containers $(BIN)/python
+
+image-engine: ## build the engine image (VARIANT=gpu for CUDA; TAG names it)
+	@DOCKER=docker scripts/build-image engine $(or $(TAG),tokenmill/engine:latest)
+
+image-orchestrator: ## build the orchestrator image
+	@DOCKER=docker scripts/build-image orchestrator $(or $(TAG),tokenmill/orchestrator:latest)
+
+image-explore: ## build the image with JupyterLab
+	@DOCKER=docker scripts/build-image explore $(or $(TAG),tokenmill/explore:latest)
+
+sbom: ## list what the engine's lock holds, as CycloneDX (needs cyclonedx-py)
+	@command -v cyclonedx-py >/dev/null || { echo "make sbom needs cyclonedx-py: pip install cyclonedx-bom" >&2; exit 2; }
+	@mkdir -p build && cyclonedx-py requirements requirements/engine.txt --output-file build/engine.cdx.json
+
+scan: ## look for known vulnerabilities in the engine's lock (needs pip-audit)
+	@command -v pip-audit >/dev/null || { echo "make scan needs pip-audit: pip install pip-audit" >&2; exit 2; }
+	@pip-audit --require-hashes --disable-pip --requirement requirements/engine.txt
+
 schema: $(STAMP) ## regenerate pipelines.schema.json from the models
 	@$(BIN)/python -m tokenmill.pipelines > pipelines.schema.json
 
@@ -92,6 +113,10 @@ bench-observer: $(STAMP) ## processor time of the process that watches a trainin
 
 lock: ## resolve requirements/*.txt anew (needs uv)
 	@$(UV_COMPILE) --extra cpu --extra orchestrate --extra object-store --extra dev pyproject.toml -o requirements/main.txt
+	@$(UV_COMPILE) -c requirements/main.txt --extra cpu --extra object-store pyproject.toml -o requirements/engine.txt
+	@$(UV_COMPILE) -c requirements/main.txt --extra gpu --extra object-store pyproject.toml -o requirements/engine-gpu.txt
+	@$(UV_COMPILE) -c requirements/main.txt --extra orchestrate --extra object-store pyproject.toml -o requirements/orchestrator.txt
+	@$(UV_COMPILE) -c requirements/engine.txt --extra cpu --extra object-store --extra explore pyproject.toml -o requirements/explore.txt
 
 clean: ## remove caches (not the workspace, not .venv)
 	@rm -rf .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist

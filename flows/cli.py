@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from flows import image
 from tokenmill.errors import UserError
 from tokenmill.pipelines import read_pipeline_file
 from tokenmill.protocol import ExitCode
@@ -21,6 +22,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="Retrain a language model every night on TensorFlow and know what each token cost.",
 )
+
+app.add_typer(image.app, name="image")
 
 FileOption = Annotated[Path, typer.Option("--file", help="The file of named pipelines.")]
 SetOption = Annotated[

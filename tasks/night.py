@@ -239,7 +239,7 @@ def open_night(
 
     The night's run is the pipeline's unfinished one, if there is one and `fresh` is not asked for.
     """
-    runtime = runtime or _runtime(pipeline)
+    runtime = runtime or _runtime(pipeline, name)
     check_ready(pipeline, Workspace(Path(pipeline.workspace)))
     workspace = Workspace.open(pipeline.workspace, need_bytes=needed_bytes(pipeline))
     invocation = Invocation.begin(name, list(overrides))
@@ -248,6 +248,7 @@ def open_night(
         night.prepare_inputs = {"part": "plan", "batch_bytes": pipeline.runtime.prepare_batch_bytes}
     with ExitStack() as stack:
         stack.enter_context(only_invocation(workspace, invocation))
+        runtime.end_orphans()
         close_dead_invocations(workspace, name)
         if fresh:
             runs.abandon_unfinished(workspace, name)
@@ -269,10 +270,14 @@ def needed_bytes(pipeline: Pipeline) -> int:
     return parameters * BYTES_PER_PARAMETER * (pipeline.training.checkpoint.keep_last + 2) + SPARE_BYTES
 
 
-def _runtime(pipeline: Pipeline) -> Runtime:
+def _runtime(pipeline: Pipeline, name: str) -> Runtime:
     """Where the pipeline's stages run. A container that was asked for is never a bare process in silence."""
-    if pipeline.runtime.kind != "process":
-        raise UserError(f"runtime.kind: '{pipeline.runtime.kind}' is not supported so far; set it to process")
+    if pipeline.runtime.kind == "docker":
+        from tasks.docker_runtime import DockerRuntime
+
+        return DockerRuntime(pipeline, name)
+    if pipeline.runtime.kind == "kubernetes":
+        raise UserError("runtime.kind: 'kubernetes' is not supported so far; set it to docker or process")
     return ProcessRuntime()
 
 

@@ -9,13 +9,13 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Protocol
 
-from tasks.workers import WorkerGroup, cluster_environments, loopback_addresses, shared_cores
+from tasks.workers import Cause, WorkerGroup, cluster_environments, loopback_addresses, shared_cores
 from tokenmill.pipelines import Pipeline
 from tokenmill.protocol import StageName
 
@@ -39,6 +39,10 @@ class StageProcess(Protocol):
     output: IO[bytes]
     errors: IO[bytes]
 
+    @property
+    def cause(self) -> Cause | None:
+        """Known once `wait` has given the exit code."""
+
     def send(self, number: signal.Signals) -> None:
         """Signal the stage's own process; nothing happens if it is gone."""
 
@@ -57,6 +61,9 @@ class Runtime(Protocol):
     """What the stages run in, for the ledger; none outside containers."""
 
     def start(self, command: StageCommand) -> StageProcess: ...
+
+    def end_orphans(self) -> Sequence[str]:
+        """End what a dead supervisor of this pipeline left running; called while holding the pipeline's lock."""
 
 
 class ProcessRuntime:
@@ -78,8 +85,14 @@ class ProcessRuntime:
         told = cluster_environments(loopback_addresses(command.workers))
         return WorkerGroup([_LocalProcess(arguments, environment | each) for each in told])
 
+    def end_orphans(self) -> Sequence[str]:
+        """None: a stage whose supervisor is gone saves and ends by itself."""
+        return ()
+
 
 class _LocalProcess:
+    cause: Cause | None = None
+
     def __init__(self, arguments: list[str], environment: Mapping[str, str]) -> None:
         self._process = subprocess.Popen(
             arguments,

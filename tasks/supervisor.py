@@ -65,14 +65,14 @@ class Ending:
     """None if the stage wrote none."""
     stop_asked: bool
     """Whether this supervisor asked for the end."""
-    hang: str = ""
-    """What the watchdog saw, if it ended the stage."""
+    cause: str = ""
+    """What the watchdog saw, if it ended the stage, or what the runtime knows of its end."""
 
     @property
     def message(self) -> str:
         """One sentence for people."""
-        if self.hang:
-            return self.hang
+        if self.cause:
+            return self.cause
         if self.result is not None and self.result.message:
             return self.result.message
         if self.exit_code < 0:
@@ -180,15 +180,18 @@ class Supervised:
         with suppress(FileNotFoundError, ValueError):  # killed before it could write: the exit code says so
             result = StageResult.model_validate(read_json(self._attempt.command.spec.with_name(RESULT_NAME)))
         hang = self._attempt.watchdog.hang if self._attempt.watchdog is not None else ""
+        cause = self._process.cause
         if hang:
             reason = "hung"
+        elif cause is not None:
+            reason = cause.reason
         elif code == -signal.SIGKILL:
             reason = "out_of_memory" if self._killed_for_memory() else "killed"
         elif code == ExitCode.DONE and result is None:
             reason = "crashed"
         else:
             reason = _REASONS.get(code, "crashed")
-        return Ending(code, reason, result, self._stop_asked, hang)
+        return Ending(code, reason, result, self._stop_asked, hang or (cause.message if cause else ""))
 
     def _warn(self, message: str, event: dict[str, Any] | None = None) -> None:
         self._lines.put(LogLine(level="ERROR", message=message, time=time.time(), event=event))

@@ -16,6 +16,7 @@ import threading
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
+from dataclasses import dataclass
 from typing import IO, Protocol
 
 from tokenmill.protocol import LogLine
@@ -27,12 +28,25 @@ STACK_SECONDS = 2.0
 POLL_SECONDS = 0.1
 
 
+@dataclass(frozen=True)
+class Cause:
+    """Why a stage ended badly, where its runtime knows more than the exit code says."""
+
+    reason: str
+    """For the ledger: out_of_memory, engine_gone, ..."""
+    message: str
+    """One sentence for people."""
+
+
 class WorkerProcess(Protocol):
     """What a group needs of each process; see `tasks.runtime.StageProcess`."""
 
     pid: int
     output: IO[bytes]
     errors: IO[bytes]
+
+    @property
+    def cause(self) -> Cause | None: ...
 
     def send(self, number: signal.Signals) -> None: ...
 
@@ -86,6 +100,12 @@ class WorkerGroup:
         self.errors, _ = _merged([worker.errors for worker in self._workers])
         for index in range(len(self._workers)):
             threading.Thread(target=self._watch, args=(index,), name=f"worker-{index}", daemon=True).start()
+
+    @property
+    def cause(self) -> Cause | None:
+        """Of the worker that failed first, if its runtime knows more than the exit code."""
+        causes = [self._workers[index].cause for index, code in self._codes.items() if code]
+        return causes[0] if causes else None
 
     def send(self, number: signal.Signals) -> None:
         for worker in self._alive():

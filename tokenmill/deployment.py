@@ -52,12 +52,43 @@ class NotifySettings(Section):
     """Mean use of the accelerators (of the processors, where there are none) below which a night is told of."""
 
 
+SIZE = r"^[1-9][0-9]*[kmgKMG]?$"
+
+
+class KubernetesSettings(Section):
+    namespace: str = operational("tokenmill")
+    claim: str | None = operational(None)
+    """Name of the PersistentVolumeClaim that holds the workspace; none where the workspace is on object storage."""
+    corpus_claim: str | None = operational(None)
+    """Name of the claim with the corpus, mounted read-only; a source's folder is `<its name>` in it."""
+    memory: str = operational("8Gi", pattern=r"^[1-9][0-9]*(Ki|Mi|Gi|Ti)$")
+    """Of each pod: request and limit."""
+    cpus: str = operational("4", pattern=r"^[1-9][0-9]*m?$")
+    """Of each pod: request and limit."""
+    gpus: int = operational(0, ge=0)
+    """Of each training pod: `nvidia.com/gpu`."""
+    uid: int = operational(10001, ge=1)
+    """User and group of the pods; never 0."""
+    node_selector: dict[str, str] = operational({})
+    """Labels of the nodes to run on, such as those of a Spot pool."""
+    tolerations: tuple[dict[str, str], ...] = operational(())
+    """Taints to accept, as Kubernetes writes them: {key: ..., operator: Exists, effect: NoSchedule}."""
+
+
 class DockerSettings(Section):
     host_workspace: str | None = operational(None)
     """The workspace as the container engine's host sees it, where that differs."""
-    memory: str | None = operational(None)
+    memory: str | None = operational(None, pattern=SIZE)
     """Limit of a stage container, such as 8g."""
     cpus: float | None = operational(None, gt=0)
+    pids: int = operational(4096, ge=64)
+    """Most processes and threads of a stage container."""
+    shm: str = operational("1g", pattern=SIZE)
+    """Shared memory (/dev/shm) of a stage container."""
+    tmp: str = operational("2g", pattern=SIZE)
+    """Room for HOME and caches of a stage container: in memory, and gone at its end."""
+    host_sources: dict[str, str] = operational({})
+    """By name of a corpus source: its folder as the container engine's host sees it, where that differs."""
 
 
 class RuntimeSettings(Section):
@@ -71,10 +102,13 @@ class RuntimeSettings(Section):
     prepare_batch_bytes: int = operational(2**29, ge=1)
     """Text in a batch that one of them builds: about two minutes of work of a core (docs/design/scale.md)."""
     docker: DockerSettings = Field(default_factory=DockerSettings)
+    kubernetes: KubernetesSettings = Field(default_factory=KubernetesSettings)
 
 
 class ImageSettings(Section):
     reference: str | None = numeric(None)
     """Repository and tag of the engine image; `tokenmill image lock` pins it by digest."""
     registry: str | None = operational(None)
-    """A mirror to pull from."""
+    """A mirror to pull from, such as registry.example.org/proxy; the digest stays what it is."""
+    lock: str = operational("image.lock")
+    """The file that pins the image, beside pipelines.yaml; written by `tokenmill image lock`."""

@@ -123,6 +123,7 @@ class PipelineFile:
         if pipeline.checks.suite is not None:
             suite = self._beside("checks.suite", pipeline.checks.suite)
             changes["checks"] = pipeline.checks.model_copy(update={"suite": suite})
+        changes["image"] = pipeline.image.model_copy(update={"lock": self._beside("image.lock", pipeline.image.lock)})
         sources = tuple(
             source
             if "://" in source.root

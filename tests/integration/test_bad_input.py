@@ -58,7 +58,8 @@ def test_missing_price(folder: Path) -> None:
 
 def test_a_runtime_that_is_not_there_is_never_a_bare_process_in_silence(folder: Path) -> None:
     write_pipelines(folder, runtime={"kind": "docker"})
-    assert "runtime.kind: 'docker' is not supported so far; set it to process" in refused(folder, "run", "small")
+    said = refused(folder, "run", "small")
+    assert "image.lock does not exist; write it with `tokenmill image lock`" in " ".join(said.split())
     assert not (folder / "workspace").exists()
 
 

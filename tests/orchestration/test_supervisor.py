@@ -1,4 +1,5 @@
-"""The contract between supervisor and stage, with real processes: result, words, SIGTERM, SIGKILL of either side."""
+"""The contract between supervisor and stage, with real processes and real containers: result, words, SIGTERM, SIGKILL of
+either side."""
 
 from __future__ import annotations
 
@@ -15,10 +16,12 @@ from typing import Any
 
 import pytest
 
-from tasks.runtime import ProcessRuntime, StageCommand
+from tasks.runtime import ProcessRuntime, Runtime, StageCommand
 from tasks.stopping import StopRequest
 from tasks.supervisor import Attempt, Ending, Supervised, parse_line
+from tests.containers.engine import chown_all, needs_engine
 from tokenmill.cost.ledger import read_records
+from tokenmill.pipelines import Pipeline
 from tokenmill.protocol import LogLine, ProgressLine, StageName, StageSpec
 
 ROOT = Path(__file__).parents[2]
@@ -27,6 +30,14 @@ PIPELINE = {
     "training": {"length": {"steps": 1}},
     "cost": "unpriced",
 }
+
+
+@pytest.fixture(autouse=True, params=["process", pytest.param("docker", marks=[pytest.mark.containers, needs_engine])])
+def runtime_kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the environment, so that a supervisor in a process of its own takes the same."""
+    monkeypatch.setenv("TOKENMILL_TEST_RUNTIME", request.param)
+    if request.param == "docker":
+        monkeypatch.setenv("TOKENMILL_TEST_LOCK", str(request.getfixturevalue("image_lock")))
 
 
 @dataclass
@@ -55,13 +66,30 @@ def attempt(folder: Path, order: str = "complete", grace_seconds: float = 10.0, 
     )
     (folder / "SPEC.json").write_text(spec.model_dump_json())
     roots = {"workspace": str(folder), "corpus.notes": str(folder / "notes")}
-    command = StageCommand(StageName.PREPARE, folder / "SPEC.json", roots, {"PYTHONPATH": str(ROOT)})
+    variables = {"PYTHONPATH": str(ROOT)}
+    if os.environ["TOKENMILL_TEST_RUNTIME"] == "docker":
+        (folder / "ledger.jsonl").touch()
+        chown_all(folder)
+        roots["code"] = str(ROOT)
+        variables = {"PYTHONPATH": "/roots/code"}
+    command = StageCommand(StageName.PREPARE, folder / "SPEC.json", roots, variables)
     return Attempt(command, folder / "ledger.jsonl", {"attempt_id": "i/1"}, grace_seconds, **more)
 
 
 def supervise(what: Attempt, stop: StopRequest | None = None, heard: Heard | None = None) -> Ending:
-    runtime = ProcessRuntime("tests.orchestration.fake_stages")
-    return Supervised(runtime, what).wait(StopRequest() if stop is None else stop, heard or Heard())
+    return Supervised(runtime(what.command.spec.parent), what).wait(
+        StopRequest() if stop is None else stop, heard or Heard()
+    )
+
+
+def runtime(folder: Path, **docker: Any) -> Runtime:
+    package = "tests.orchestration.fake_stages"
+    if os.environ["TOKENMILL_TEST_RUNTIME"] == "process":
+        return ProcessRuntime(package)
+    from tasks.docker_runtime import DockerRuntime
+
+    places = {"workspace": str(folder), "image": {"lock": os.environ["TOKENMILL_TEST_LOCK"]}}
+    return DockerRuntime(Pipeline.model_validate({**PIPELINE, **places, "runtime": {"docker": docker}}), "p", package)
 
 
 def kinds(folder: Path) -> list[str]:

@@ -32,6 +32,8 @@ def act(context: StageContext, result: StageResult) -> StageResult:
             while not context.stop:
                 time.sleep(0.01)
             context.stop.check()
+        case ["eat"]:
+            context.log.info("held %d bytes", len(bytearray(os.urandom(1) * 2**31)))
         case ["deaf"]:
             context.log.info("waiting")
             time.sleep(300)
