@@ -45,9 +45,9 @@ class StageContainer:
 
     def close(self) -> None:
         # The SDK hands out a file over the socket of a response that it keeps: all three hold it open.
-        for held in (self._socket, getattr(self._socket, "_sock", None), getattr(self._socket, "_response", None)):
+        for held in (getattr(self._socket, "_response", None), self._socket, getattr(self._socket, "_sock", None)):
             if held is not None:
-                with suppress(OSError):
+                with suppress(OSError, ValueError):
                     held.close()
         with suppress(*_engine_faults()):
             self._container.remove(force=True)

@@ -1,4 +1,4 @@
-"""The contract between supervisor and stage, with real processes and real containers: result, words, SIGTERM, SIGKILL of
+"""The contract between supervisor and stage, with real processes and containers: result, words, SIGTERM, SIGKILL of
 either side."""
 
 from __future__ import annotations
