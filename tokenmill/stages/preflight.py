@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from tokenmill.errors import UserError
 from tokenmill.pipelines import Pipeline
+from tokenmill.protocol import of_worker
 from tokenmill.stages.harness import StageContext
 from tokenmill.telemetry.checks import Check, clock_check, disk_check, ring_check, workspace_check
 from tokenmill.training.counts import count
@@ -59,7 +60,9 @@ def preflight(
     # Several workers: TensorFlow wants its collectives set up before any operation runs.
     measured = device_checks(devices, precision) if context.pipeline.training.workers == 1 else []
     found += measured
-    write_json(run_folder / "preflight.json", [check.model_dump(mode="json") for check in found])
+    write_json(
+        run_folder / of_worker("preflight.json", context.worker), [check.model_dump(mode="json") for check in found]
+    )
     for check in found:
         if check.status == "warning":
             context.log.warning("preflight, %s: %s; %s", check.name, check.found, check.fix)

@@ -100,15 +100,12 @@ def _session(context: StageContext, run_id: str, snapshot_id: str, attempt: int)
         if training.deterministic:
             tf.config.experimental.enable_op_determinism()
         claimed = devices.claim(training)
-        strategy = devices.strategy_for(claimed, training.workers)  # before any operation, or workers cannot meet
         frozen = _frozen(context, run_id, freeze_choices(training, claimed))
         snapshot = open_snapshot(workspace, snapshot_id)
         manifest = snapshot.manifest
-        peak = (
-            None
-            if context.worker
-            else preflight(context, workspace.run(run_id), claimed, str(frozen["precision"]), manifest.vocab_size)
-        )
+        peak = preflight(context, workspace.run(run_id), claimed, str(frozen["precision"]), manifest.vocab_size)
+        # After the preflight, which tries the workers' ports; with several workers nothing has computed until here.
+        strategy = devices.strategy_for(claimed, training.workers)
         tokenizer_folder = workspace.tokenizer(manifest.tokenizer)
         data = Data(
             source=snapshot,
