@@ -42,9 +42,12 @@ def place_checks(pipeline: Pipeline, folder: Path, vocab_size: int) -> list[Chec
     return [workspace_check(folder), disk_check(folder, checkpoint_bytes(pipeline, vocab_size)), clock_check(folder)]
 
 
-def _ring_of_workers() -> Check:
+def meet_workers() -> None:
+    """Before TensorFlow takes its port. `RuntimeError` names who is not reached: a new start may help."""
     raw = os.environ.get("TF_CONFIG")
-    return ring_check(json.loads(raw) if raw else None)
+    found = ring_check(json.loads(raw) if raw else None)
+    if found.status == "failed":
+        raise RuntimeError(f"{found.found}; {found.fix}")
 
 
 def preflight(
@@ -56,7 +59,7 @@ def preflight(
     """
     from tokenmill.training.device_checks import device_checks, peak_flops_per_second
 
-    found = [*place_checks(context.pipeline, run_folder, vocab_size), _ring_of_workers()]
+    found = place_checks(context.pipeline, run_folder, vocab_size)
     # Several workers: TensorFlow wants its collectives set up before any operation runs.
     measured = device_checks(devices, precision) if context.pipeline.training.workers == 1 else []
     found += measured

@@ -15,7 +15,7 @@ from tokenmill.quality.verdict import require_passing
 from tokenmill.stages.forecast import budget_watch
 from tokenmill.stages.harness import StageContext, main
 from tokenmill.stages.observer import Observer, ObserverConfig
-from tokenmill.stages.preflight import preflight
+from tokenmill.stages.preflight import meet_workers, preflight
 from tokenmill.telemetry.samples import allowed_cores
 from tokenmill.tokens.manifest import SplitCounts
 from tokenmill.tokens.order import row_numbers
@@ -99,6 +99,7 @@ def _session(context: StageContext, run_id: str, snapshot_id: str, attempt: int)
             tf.config.threading.set_intra_op_parallelism_threads(int(training.threads))
         if training.deterministic:
             tf.config.experimental.enable_op_determinism()
+        meet_workers()
         claimed = devices.claim(training)
         frozen = _frozen(context, run_id, freeze_choices(training, claimed))
         snapshot = open_snapshot(workspace, snapshot_id)
