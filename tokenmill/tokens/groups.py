@@ -16,8 +16,9 @@ import numpy.typing as npt
 
 from tokenmill.corpus.spool import INDEX_DTYPE
 
-GROUP_BYTES = 16 << 20
-"""Mean text of a group whose documents are large."""
+GROUP_BYTES = 4 << 20
+"""Mean text of a group whose documents are large: a megabyte of text is a moment of work, and a small corpus of large
+documents still has groups for every core."""
 _LEAST = 4
 """A group holds at least 1/4 of the mean, so that few rows are left part empty ..."""
 _MOST = 4
