@@ -93,7 +93,7 @@ def _measure(context: StageContext, pipeline: Pipeline, started: float) -> dict[
         tokenizer_folder=tokenizer_folder,
     )
     phases.switch("compile")
-    engine = Engine(pipeline.model, training, data, claimed, frozen)
+    engine = Engine(pipeline.model, training, data, devices.strategy_for(claimed), frozen)
     engine.compile()
     reader = BatchReader(
         source, row_numbers, rows=source.row_count, seed=0, global_batch_size=training.global_batch_size, cursor=0
