@@ -55,7 +55,7 @@ def _places(pipeline: Pipeline) -> list[Check]:
         # A stage works in a local folder and publishes from there: that folder's disk is what a run fills.
         folder = Path(tempfile.gettempdir())
     else:
-        folder = Path(pipeline.workspace)
+        folder = pipeline.local_workspace
         while not folder.is_dir():
             folder = folder.parent
     found = place_checks(pipeline, folder, pipeline.tokenizer.vocab_size)

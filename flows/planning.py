@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 from tasks.readiness import check_ready
 from tokenmill.cost.money import format_rate
@@ -18,7 +17,7 @@ from tokenmill.workspace import Workspace
 
 
 def plan_lines(name: str, pipeline: Pipeline) -> Iterator[str]:
-    workspace = Workspace(Path(pipeline.workspace))
+    workspace = Workspace(pipeline.local_workspace)
     check_ready(pipeline, workspace)
     yield f"pipeline   {name} (identity {pipeline.identity_fingerprint()})"
     yield f"workspace  {workspace.root}"

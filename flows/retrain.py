@@ -117,7 +117,7 @@ def wait_for_turn(name: str, pipeline: Pipeline) -> None:
     """With `schedule.when_running: wait`, until no other start of the pipeline runs."""
     said = False
     while pipeline.schedule.when_running == "wait" and (
-        running := running_invocation(Workspace(Path(pipeline.workspace)), name)
+        running := running_invocation(Workspace(pipeline.local_workspace), name)
     ):
         if not said:
             get_run_logger().info("pipeline '%s' is running already (%s): waiting for its end", name, running)

@@ -28,11 +28,7 @@ SOON = timedelta(minutes=1)
 
 def serve_pipelines(console: Console, file: PipelineFile, port: int, files_port: int | None = None) -> None:
     """Until SIGINT or SIGTERM. Files that the UI links to are on `files_port`; none means the port after the UI's."""
-    roots = {
-        name: Path(found.workspace)
-        for name, found in loadable(file).items()
-        if isinstance(found, Pipeline) and "://" not in found.workspace
-    }
+    roots = {name: found.local_workspace for name, found in loadable(file).items() if isinstance(found, Pipeline)}
     with served_files(roots, port + 1 if files_port is None else files_port) as url:
         os.environ[FILES_URL] = url
         console.print(f"reports, Data Docs, TensorBoard: {url}", highlight=False)
@@ -86,7 +82,7 @@ def resume_unfinished(file: PipelineFile, on_demand: UUID) -> list[str]:
         busy = _pipelines_with_flow_runs(client)
         for name, pipeline in loadable(file).items():
             left = (
-                left_unfinished(Workspace(Path(pipeline.workspace)), name) if isinstance(pipeline, Pipeline) else None
+                left_unfinished(Workspace(pipeline.local_workspace), name) if isinstance(pipeline, Pipeline) else None
             )
             if left is None or name in busy:
                 continue
@@ -126,5 +122,5 @@ def _home(file: PipelineFile) -> Path:
     """The database of the server that `serve` brings lies beside the first pipeline's workspace."""
     for pipeline in loadable(file).values():
         if isinstance(pipeline, Pipeline):
-            return Path(pipeline.workspace) / "prefect"
+            return pipeline.local_workspace / "prefect"
     raise UserError(f"{file.path.name} has no pipeline that can be loaded here; `tokenmill ls` says why")

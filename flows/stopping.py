@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from flows.places import find_run, loadable
 from tokenmill.errors import UserError
 from tokenmill.invocations import ask_to_stop, running_invocation
@@ -16,7 +14,7 @@ def stop_run(file: PipelineFile, wanted: str) -> str:
     """Returns one sentence about what has been done. Raises `UserError` if there is nothing to stop."""
     pipeline = loadable(file).get(wanted)
     if isinstance(pipeline, Pipeline):
-        workspace = Workspace(Path(pipeline.workspace))
+        workspace = Workspace(pipeline.local_workspace)
         running = running_invocation(workspace, wanted)
         if running is not None:
             ask_to_stop(workspace, running)

@@ -9,7 +9,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from flows.places import loadable, workspaces
+from flows.places import loadable, refuse_remote, workspaces
 from tokenmill.errors import UserError
 from tokenmill.pipelines import Pipeline, PipelineFile
 from tokenmill.retention import find_garbage, remove
@@ -69,6 +69,8 @@ def _pipeline_of(folder: Path) -> str:
 
 def collect_garbage(console: Console, file: PipelineFile, *, keep_days: float, yes: bool) -> None:
     """List what nothing refers to, and with `yes` remove it."""
+    if yes:
+        refuse_remote(file, "gc --yes")
     for workspace in workspaces(file):
         console.print(str(workspace.root), highlight=False, soft_wrap=True)
         garbage = find_garbage(workspace, keep_days=keep_days)
@@ -90,6 +92,8 @@ def forget_documents(console: Console, file: PipelineFile, ids: list[str], *, ye
     """Say which snapshots and runs saw the documents; with `yes` purge and rebuild."""
     from tokenmill.tokens import forget
 
+    if yes:
+        refuse_remote(file, "forget --yes")
     wanted = forget.named(ids)
     seen = False
     for workspace in workspaces(file):
@@ -131,7 +135,7 @@ def _rebuild(console: Console, file: PipelineFile, name: str) -> None:
         console.print(f"{name} is not built anew here: {pipeline}")
         return
     request = PrepareRequest(
-        Workspace(Path(pipeline.workspace)),
+        Workspace(pipeline.local_workspace),
         name,
         pipeline.corpus,
         pipeline.tokenizer,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 from typing import Any
 
 from flows.embedded import CLIENT, embedded_server
@@ -19,7 +18,7 @@ def tune_pipeline(file: PipelineFile, name: str, overrides: list[str], options: 
         os.environ.update(CLIENT)
         _run(parameters)
         return
-    with embedded_server(Path(pipeline.workspace) / "prefect") as server:
+    with embedded_server(pipeline.local_workspace / "prefect") as server:
         os.environ.update(server.client_environment())
         server.wait_until_healthy()
         _run(parameters)

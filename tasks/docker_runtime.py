@@ -39,7 +39,7 @@ class DockerRuntime:
         self._name = name
         self._package = package
         self._settings = pipeline.runtime.docker
-        self._workspace = Path(pipeline.workspace).resolve()
+        self._workspace = pipeline.local_workspace.resolve()
         self._lock = read_lock(Path(pipeline.image.lock))
         self.image: str | None = self._lock.image
         self._client = connect()
@@ -125,12 +125,12 @@ class DockerRuntime:
         return environment
 
     def _network(self, stage: StageName) -> str:
-        """None, but for a corpus, a tokenizer or a workspace that is elsewhere."""
+        """None, but for a corpus or a tokenizer that is elsewhere."""
         pipeline = self._pipeline
         sources = [source.root for source in pipeline.corpus.sources] if stage is StageName.PREPARE else []
         tokenizer = pipeline.tokenizer.source
         hub = stage is StageName.PREPARE and tokenizer is not None and not Path(tokenizer).is_dir()
-        remote = any("://" in place for place in [pipeline.workspace, *sources])
+        remote = any("://" in place for place in sources)
         return "bridge" if remote or hub else "none"
 
     def _confinement(self, roots: Mapping[str, str]) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tasks.readiness import check_ready
 from tasks.runtime import ProcessRuntime, Runtime, StageCommand, stage_environment
@@ -34,6 +34,9 @@ from tokenmill.pipelines import Pipeline
 from tokenmill.protocol import CORPUS_ROOT_PREFIX, SPEC_NAME, WORKSPACE_ROOT, LogLine, StageName, StageSpec
 from tokenmill.runs import Run, RunStatus
 from tokenmill.workspace import Workspace, write_atomic
+
+if TYPE_CHECKING:
+    from tasks.durable import Durable
 
 BYTES_PER_PARAMETER = 12
 """Of a checkpoint: weights and two moments of AdamW in float32."""
@@ -63,6 +66,8 @@ class Night:
         self.listeners: list[Listener] = []
         self.outputs: dict[StageName, dict[str, Any]] = {}
         """What each completed stage made."""
+        self.durable: Durable | None = None
+        """The store's side, where the workspace is on one."""
         self.run: Run | None = None
         self.last_ending: Ending | None = None
         self.progressed = False
@@ -98,6 +103,8 @@ class Night:
         self._note_progress(stage)
         self.save()
         self.last_ending = ending
+        if self.durable is not None:
+            self.durable.publish()
         return ending
 
     def attempt_part(self, stage: StageName, inputs: dict[str, Any], listener: Listener) -> Ending:
@@ -176,6 +183,8 @@ class Night:
         if stage is StageName.TRAIN:
             assert self.run is not None
             _wait_for_lease(self.workspace.run(self.run.id), self.pipeline.runtime.grace_seconds)
+            if self.durable is not None:
+                self.durable.watch(self.run.id, self.invocation.id)
             self.update_run(attempts=self.run.attempts + 1)
             ledger = self.workspace.run(self.run.id) / "ledger" / f"{self.run.attempts:04d}.jsonl"
         spec = StageSpec(
@@ -240,8 +249,9 @@ def open_night(
     The night's run is the pipeline's unfinished one, if there is one and `fresh` is not asked for.
     """
     runtime = runtime or _runtime(pipeline, name)
-    check_ready(pipeline, Workspace(Path(pipeline.workspace)))
-    workspace = Workspace.open(pipeline.workspace, need_bytes=needed_bytes(pipeline))
+    if not pipeline.is_remote:
+        check_ready(pipeline, Workspace(pipeline.local_workspace))
+    workspace = Workspace.open(str(pipeline.local_workspace), need_bytes=needed_bytes(pipeline))
     invocation = Invocation.begin(name, list(overrides))
     night = Night(name, pipeline, workspace, invocation, runtime)
     if pipeline.runtime.prepare_machines > 1:
@@ -249,14 +259,21 @@ def open_night(
     with ExitStack() as stack:
         stack.enter_context(only_invocation(workspace, invocation))
         runtime.end_orphans()
+        stack.enter_context(night.stop.on_signals())
+        if pipeline.is_remote:
+            from tasks.durable import open_durable
+
+            night.durable = stack.enter_context(open_durable(name, pipeline, night.stop))
+            check_ready(pipeline, workspace)
         close_dead_invocations(workspace, name)
         if fresh:
             runs.abandon_unfinished(workspace, name)
         night.run = runs.unfinished_run(workspace, name, pipeline)
+        if night.durable is not None:
+            night.durable.fetch(night.run)
         if night.run is not None:
             invocation.step = runs.committed_step(workspace, night.run.id)
         night.save()
-        stack.enter_context(night.stop.on_signals())
         stack.callback(night.close)
         yield night
 

@@ -101,6 +101,10 @@ class RuntimeSettings(Section):
     """Stages that build token shards at the same time, each billed as a machine of its own; 1: all in one process."""
     prepare_batch_bytes: int = operational(2**29, ge=1)
     """Text in a batch that one of them builds: about two minutes of work of a core (docs/design/scale.md)."""
+    lease_seconds: float = operational(15.0, gt=0)
+    """Workspace on an object store: a machine that has been silent for so long has lost its run to the next one."""
+    store_patience_seconds: float = operational(120.0, gt=0)
+    """Workspace on an object store: how long one call is tried again before the store counts as away."""
     docker: DockerSettings = Field(default_factory=DockerSettings)
     kubernetes: KubernetesSettings = Field(default_factory=KubernetesSettings)
 

@@ -47,6 +47,8 @@ class Pipeline(Section):
 
     workspace: str = operational("./workspace")
     """Folder or URL (s3://, gs://) for everything that must survive a machine; relative to pipelines.yaml."""
+    stage_folder: str | None = operational(None)
+    """Where a workspace on s3:// or gs:// is worked on here; by default a folder in ~/.cache/tokenmill."""
     corpus: CorpusSettings = Field()
     tokenizer: TokenizerSettings = Field(default_factory=TokenizerSettings)
     tokens: TokensSettings = Field(default_factory=TokensSettings)
@@ -62,6 +64,20 @@ class Pipeline(Section):
     image: ImageSettings = Field(default_factory=ImageSettings)
     _tokenizer_as_written: str | None = PrivateAttr(None)
     """`tokenizer.source` as it stands in the file, where that is a path: moving the file makes no other run."""
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether the workspace is on an object store."""
+        return "://" in self.workspace
+
+    @property
+    def local_workspace(self) -> Path:
+        """The workspace on this machine's disk: itself, or the stage folder of one on an object store."""
+        if not self.is_remote:
+            return Path(self.workspace)
+        if self.stage_folder is not None:
+            return Path(self.stage_folder)
+        return Path.home() / ".cache" / "tokenmill" / fingerprint(self.workspace.rstrip("/"), length=16)
 
     def identity(self) -> dict[str, Any]:
         """The fields that make a run what it is (see `tokenmill.config.Role`), nested as in the file."""
@@ -120,6 +136,8 @@ class PipelineFile:
         changes: dict[str, Any] = {}
         if "://" not in pipeline.workspace:
             changes["workspace"] = self._beside("workspace", pipeline.workspace)
+        if pipeline.stage_folder is not None:
+            changes["stage_folder"] = self._beside("stage_folder", pipeline.stage_folder)
         if pipeline.checks.suite is not None:
             suite = self._beside("checks.suite", pipeline.checks.suite)
             changes["checks"] = pipeline.checks.model_copy(update={"suite": suite})

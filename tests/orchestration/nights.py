@@ -47,22 +47,29 @@ def pipeline(folder: Path, **training: Any) -> Pipeline:
     )
 
 
-def order(folder: Path, stage: str, *lines: str) -> None:
+def order(folder: Path, stage: str, *lines: str, workspace: Path | None = None) -> None:
     """What the next starts of `stage` shall do, one a line."""
-    script = folder / "workspace" / "script" / stage
+    script = (workspace or folder / "workspace") / "script" / stage
     script.parent.mkdir(parents=True, exist_ok=True)
     script.write_text("\n".join(lines))
 
 
 @contextmanager
 def fake_night(
-    folder: Path, *, fresh: bool = False, name: str = "small", machines: int = 1, **training: Any
+    folder: Path,
+    *,
+    fresh: bool = False,
+    name: str = "small",
+    machines: int = 1,
+    changes: dict[str, Any] | None = None,
+    **training: Any,
 ) -> Iterator[Night]:
+    """`changes` replace keys of the pipeline."""
     before = os.environ.get("PYTHONPATH")
     os.environ["PYTHONPATH"] = str(ROOT)
     try:
         runtime = ProcessRuntime("tests.orchestration.fake_stages")
-        made = pipeline(folder, **training)
+        made = pipeline(folder, **training).model_copy(update=changes or {})
         many = made.runtime.model_copy(update={"prepare_machines": machines})
         with open_night(name, made.model_copy(update={"runtime": many}), fresh=fresh, runtime=runtime) as night:
             yield night

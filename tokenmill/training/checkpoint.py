@@ -75,8 +75,8 @@ def write(root: Path, checkpoint: Checkpoint) -> Path:
     return final
 
 
-def read(folder: Path) -> Checkpoint:
-    """The checkpoint in `folder`, every byte verified. Raises `BrokenCheckpointError`."""
+def verify(folder: Path) -> int:
+    """The step in `folder`'s COMMIT, every file of it found as committed. Raises `BrokenCheckpointError`."""
     try:
         commit = read_json(folder / COMMIT_NAME)
         step, files = int(commit["step"]), dict(commit["files"])
@@ -91,14 +91,20 @@ def read(folder: Path) -> Checkpoint:
             raise BrokenCheckpointError(f"{name} cannot be read: {error.strerror}") from None
         if found != expected:
             raise BrokenCheckpointError(f"{name} is not what was committed ({found['bytes']:,} bytes, other contents)")
+    if folder.name != folder_of(folder.parent, step).name:
+        raise BrokenCheckpointError(f"it holds step {step}")
+    return step
+
+
+def read(folder: Path) -> Checkpoint:
+    """The checkpoint in `folder`, every byte verified. Raises `BrokenCheckpointError`."""
+    step = verify(folder)
     try:
         weights = load_file(folder / "weights.safetensors")
         optimizer = load_file(folder / "optimizer.safetensors")
         state = json.loads((folder / "state.json").read_bytes())
     except (OSError, ValueError, SafetensorError) as error:
         raise BrokenCheckpointError(f"it cannot be loaded: {error}") from None
-    if folder.name != folder_of(folder.parent, step).name:
-        raise BrokenCheckpointError(f"it holds step {step}")
     return Checkpoint(step, weights, optimizer, state)
 
 

@@ -11,7 +11,7 @@ def train(context: StageContext) -> StageResult:
         done += 10
         folder = run / "checkpoints" / f"step-{done:08d}"
         folder.mkdir(parents=True)
-        (folder / "COMMIT").write_text("{}")
+        (folder / "COMMIT").write_text(f'{{"step": {done}, "files": {{}}}}')
         context.ledger.write("checkpoint", step=done)
     (run / "samples.json").write_text('[{"prompt": "def ", "text": "def main():"}]')
     outputs = {
