@@ -12,6 +12,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tasks.cloud import watched_for_notices
 from tasks.readiness import check_ready
 from tasks.runtime import ProcessRuntime, Runtime, StageCommand, stage_environment
 from tasks.stopping import StopRequest
@@ -260,6 +261,7 @@ def open_night(
         stack.enter_context(only_invocation(workspace, invocation))
         runtime.end_orphans()
         stack.enter_context(night.stop.on_signals())
+        stack.enter_context(watched_for_notices(night.stop))
         if pipeline.is_remote:
             from tasks.durable import open_durable
 

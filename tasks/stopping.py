@@ -24,16 +24,19 @@ class StopRequest:
         self.reason = ""
         self.cancelled = False
         self.urgent = False
+        self.within_seconds: float | None = None
+        """How long the machine will still be there for the stage; None: as long as its grace."""
 
     def __bool__(self) -> bool:
         return self._event.is_set()
 
-    def interrupt(self, reason: str) -> None:
+    def interrupt(self, reason: str, *, within_seconds: float | None = None) -> None:
         """End, to be gone on with. A second call asks for haste."""
         if self:
             self.urgent = True
         else:
             self.reason = reason
+            self.within_seconds = within_seconds
             self._event.set()
 
     def cancel(self, reason: str) -> None:

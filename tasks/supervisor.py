@@ -149,7 +149,7 @@ class Supervised:
                 self._stop_asked = True
                 self._ledger.write("event", sync=True, name="stop_asked", reason=stop.reason)
                 self._process.send(signal.SIGTERM)
-            elif asked_at is not None and not killed and (stop.urgent or now - asked_at > self._attempt.grace_seconds):
+            elif asked_at is not None and not killed and (stop.urgent or now - asked_at > self._grace(stop)):
                 killed = True
                 self._ledger.write(
                     "event", sync=True, name="killed", reason="haste" if stop.urgent else "grace is over"
@@ -160,6 +160,11 @@ class Supervised:
         self._process.close()
         assert self._ending is not None
         return self._ending
+
+    def _grace(self, stop: StopRequest) -> float:
+        """The pipeline's, or less where the machine goes away sooner."""
+        grace = self._attempt.grace_seconds
+        return grace if stop.within_seconds is None else min(grace, stop.within_seconds)
 
     def _keep_time(self) -> None:
         """Heartbeats, and at the end `reaped`: at once, even if nobody waits yet, for what follows is not the stage's.
