@@ -2,8 +2,8 @@
 
 AWS (IMDSv2): `spot/instance-action` (two minutes) and `events/recommendations/rebalance`; GCP: `instance/preempted` (30
 seconds) and `instance/maintenance-event`. Where no metadata service answers there is nothing to watch, and no start
-waits for that: the first look is made in the watching thread. A recommendation that stands at the start already is passed
-over, or no start would get anywhere until the machine is gone. `TOKENMILL_METADATA_URL` is another address to ask.
+waits for that: the first look is made in the watching thread. A recommendation that stands at the start already is
+passed over, or no start would get anywhere until the machine is gone. `TOKENMILL_METADATA_URL` is another address.
 """
 
 from __future__ import annotations
