@@ -89,7 +89,8 @@ def test_nights_that_meet_fail_and_die(tmp_path: Path, received: tuple[str, list
         assert server.state(first) == "Running"
         server.set_state(first, type="CANCELLING")
         eventually(lambda: server.state(first) == "Cancelled", serve)
-        eventually(lambda: server.state(second) == "Completed", serve)
+        # The next one by schedule may have been quicker to go on with the run.
+        eventually(lambda: server.state(second) in ("Completed", "AlreadyTrained"), serve)
         # A night with nothing new ends in seconds, costs no training, and says so.
         trained = eventually(lambda: [run for run in server.runs() if run["state"]["name"] == "AlreadyTrained"], serve)
         assert "nothing new" in trained[0]["state"]["message"]
