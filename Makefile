@@ -36,8 +36,8 @@ $(JUDGES)/.installed: requirements/judges.txt scripts/find-python
 	@$(JUDGES)/bin/python -m pip install --quiet --disable-pip-version-check -r requirements/judges.txt
 	@touch $@
 
-test: $(STAMP) $(JUDGES)/.installed lint types ## lint, types and all tests
-	@$(BIN)/python -m pytest
+test: $(STAMP) $(JUDGES)/.installed lint types ## lint, types and all tests, in two processes
+	@$(BIN)/python -m pytest -n 2 --dist loadfile
 
 test-nights: $(STAMP) ## nights that meet, fail, die and lose their machine under a real server (minutes)
 	@$(BIN)/python -m pytest -m long tests/integration/test_nights.py

@@ -67,7 +67,7 @@ def attempt(folder: Path, order: str = "complete", grace_seconds: float = 10.0, 
     (folder / "SPEC.json").write_text(spec.model_dump_json())
     roots = {"workspace": str(folder), "corpus.notes": str(folder / "notes")}
     variables = {"PYTHONPATH": str(ROOT)}
-    if os.environ["TOKENMILL_TEST_RUNTIME"] == "docker":
+    if os.environ.get("TOKENMILL_TEST_RUNTIME", "process") == "docker":
         (folder / "ledger.jsonl").touch()
         chown_all(folder)
         roots["code"] = str(ROOT)
@@ -84,7 +84,7 @@ def supervise(what: Attempt, stop: StopRequest | None = None, heard: Heard | Non
 
 def runtime(folder: Path, **docker: Any) -> Runtime:
     package = "tests.orchestration.fake_stages"
-    if os.environ["TOKENMILL_TEST_RUNTIME"] == "process":
+    if os.environ.get("TOKENMILL_TEST_RUNTIME", "process") == "process":
         return ProcessRuntime(package)
     from tasks.docker_runtime import DockerRuntime
 

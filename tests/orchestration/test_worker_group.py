@@ -72,7 +72,8 @@ def test_a_worker_that_is_killed_is_the_cause() -> None:
 
 def test_a_chief_that_is_done_does_not_wait_for_ever() -> None:
     workers = group("pass", DEAF)
-    assert workers.wait(60) == -signal.SIGKILL
+    # It may be asked before it has turned deaf.
+    assert workers.wait(60) in (-signal.SIGKILL, -signal.SIGTERM)
     workers.close()
 
 

@@ -54,7 +54,8 @@ def stage(nights: Nights) -> Stage:
         stop = StopFlag()
         if stopped:
             stop.set("SIGTERM")
-        ledger = LedgerWriter(nights.folder / "ledger.jsonl")
+        ledger_path = nights.folder / "ledger.jsonl"
+        ledger = LedgerWriter(ledger_path)
         try:
             return validate(
                 StageContext(
@@ -66,6 +67,7 @@ def stage(nights: Nights) -> Stage:
                     PhaseClock(),
                     stop,
                     logging.getLogger("test"),
+                    ledger_path,
                 )
             )
         finally:

@@ -113,7 +113,7 @@ def test_training_that_is_never_finite_is_a_sentence(tmp_path: Path) -> None:
     [
         ({"micro_batch_size": 4}, 2, "micro_batch_size: 4 does not divide the 2 sequences"),
         ({"global_batch_size": 5}, 2, "global_batch_size: 5 cannot be split evenly over 2 devices"),
-        ({"workers": 2}, 1, "workers: 2 workers are not supported yet"),
+        ({"workers": 2}, 1, "workers: 2 with 1 devices each are promised, and TensorFlow trains on 1"),
     ],
 )
 def test_a_batch_that_cannot_be_split_is_a_sentence(
