@@ -55,26 +55,6 @@ class NotifySettings(Section):
 SIZE = r"^[1-9][0-9]*[kmgKMG]?$"
 
 
-class KubernetesSettings(Section):
-    namespace: str = operational("tokenmill")
-    claim: str | None = operational(None)
-    """Name of the PersistentVolumeClaim that holds the workspace; none where the workspace is on object storage."""
-    corpus_claim: str | None = operational(None)
-    """Name of the claim with the corpus, mounted read-only; a source's folder is `<its name>` in it."""
-    memory: str = operational("8Gi", pattern=r"^[1-9][0-9]*(Ki|Mi|Gi|Ti)$")
-    """Of each pod: request and limit."""
-    cpus: str = operational("4", pattern=r"^[1-9][0-9]*m?$")
-    """Of each pod: request and limit."""
-    gpus: int = operational(0, ge=0)
-    """Of each training pod: `nvidia.com/gpu`."""
-    uid: int = operational(10001, ge=1)
-    """User and group of the pods; never 0."""
-    node_selector: dict[str, str] = operational({})
-    """Labels of the nodes to run on, such as those of a Spot pool."""
-    tolerations: tuple[dict[str, str], ...] = operational(())
-    """Taints to accept, as Kubernetes writes them: {key: ..., operator: Exists, effect: NoSchedule}."""
-
-
 class DockerSettings(Section):
     host_workspace: str | None = operational(None)
     """The workspace as the container engine's host sees it, where that differs."""
@@ -106,7 +86,6 @@ class RuntimeSettings(Section):
     store_patience_seconds: float = operational(120.0, gt=0)
     """Workspace on an object store: how long one call is tried again before the store counts as away."""
     docker: DockerSettings = Field(default_factory=DockerSettings)
-    kubernetes: KubernetesSettings = Field(default_factory=KubernetesSettings)
 
 
 class ImageSettings(Section):

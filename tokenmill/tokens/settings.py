@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from tokenmill.config import Section, identity, numeric, operational
+from tokenmill.config import Section, identity, numeric
 
 
 class TokenizerSettings(Section):
@@ -32,8 +32,3 @@ class TokensSettings(Section):
     """Share of documents held out, chosen by hash."""
     processes: Annotated[int, Field(ge=1)] | Literal["auto"] = numeric("auto")
     """Worker processes of prepare; the bytes do not depend on it."""
-    batch_mib: Annotated[float, Field(gt=0)] | None = operational(None)
-    """Text (MiB) of a build task of prepare, where the shards are to be built by many tasks, perhaps on many machines:
-    a minute or more of work. None builds them in one process."""
-    batches_at_once: int = operational(4, ge=1)
-    """Build tasks that run at the same time."""
