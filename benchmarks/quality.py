@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import logging
 import os
 import platform
 import resource
@@ -26,6 +25,7 @@ from typing import Any
 import numpy as np
 
 from tokenmill.corpus.settings import CorpusSettings
+from tokenmill.tokens.builder import SilentHooks
 from tokenmill.tokens.manifest import read_manifest
 from tokenmill.tokens.prepare import PrepareRequest, prepare
 from tokenmill.tokens.settings import TokenizerSettings, TokensSettings
@@ -36,16 +36,6 @@ SYLLABLES = (
 )
 PART_DOCUMENTS = 50_000
 MEAN_WORDS = 40
-
-
-class Hooks:
-    log = logging.getLogger("benchmark")
-
-    def progress(self, label: str, done: int, total: int | None, unit: str, detail: str = "") -> None:
-        pass
-
-    def check_stop(self) -> None:
-        pass
 
 
 def write_corpus(folder: Path, documents: int) -> None:
@@ -80,7 +70,7 @@ def make_snapshot(workspace: Workspace, documents: int) -> str:
             TokensSettings.model_validate({"sequence_length": 512, "eval_fraction": 0.002}),
             {name: str(Path(corpus) / name) for name in names},
         )
-        return prepare(request, Hooks()).snapshot
+        return prepare(request, SilentHooks()).snapshot
 
 
 def measure(workspace: Path, snapshot: str, reference: str) -> dict[str, Any]:

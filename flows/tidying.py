@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import webbrowser
 from pathlib import Path
 
@@ -128,6 +127,7 @@ def forget_documents(console: Console, file: PipelineFile, ids: list[str], *, ye
 
 
 def _rebuild(console: Console, file: PipelineFile, name: str) -> None:
+    from tokenmill.tokens.builder import SilentHooks
     from tokenmill.tokens.prepare import PrepareRequest, prepare
 
     pipeline = loadable(file)[name]
@@ -142,18 +142,8 @@ def _rebuild(console: Console, file: PipelineFile, name: str) -> None:
         pipeline.tokens,
         {source.name: source.root for source in pipeline.corpus.sources},
     )
-    made = prepare(request, _Quiet())
+    made = prepare(request, SilentHooks())
     console.print(f"{name}: snapshot {made.snapshot} without them, {made.built_shards} shards built anew")
-
-
-class _Quiet:
-    log = logging.getLogger("tokenmill.forget")
-
-    def progress(self, label: str, done: int, total: int | None, unit: str, detail: str = "") -> None:
-        pass
-
-    def check_stop(self) -> None:
-        pass
 
 
 def _models_of(workspace: Workspace, run: str) -> list[str]:

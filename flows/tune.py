@@ -29,6 +29,7 @@ from tokenmill.cost.tuning import Knobs, Trial, grid
 from tokenmill.cost.tuning_page import first_line, markdown, page, rows
 from tokenmill.errors import UserError
 from tokenmill.pipelines import Pipeline, read_pipeline_file
+from tokenmill.training import hardware
 from tokenmill.workspace import write_atomic
 
 
@@ -80,16 +81,17 @@ def tune(
 
 
 def as_it_is(pipeline: Pipeline) -> Knobs:
-    """The pipeline's own configuration; `auto` as a first trial would meet it on a CPU or one GPU."""
+    """The pipeline's own configuration; `auto` as a first trial would meet it on this machine's CPU, or on one GPU."""
     training = pipeline.training
     devices = 1 if training.devices == "auto" else training.devices
     micro = training.micro_batch_size
+    on_new_gpu = training.precision == "auto" and training.device_kind == "gpu"
     return Knobs(
         sequence_length=pipeline.tokens.sequence_length,
         global_batch_size=training.global_batch_size,
         micro_batch_size=training.global_batch_size // devices if micro == "auto" else micro,
-        precision="bfloat16" if training.precision == "auto" else training.precision,
-        xla="off" if training.xla == "auto" else training.xla,
+        precision="bfloat16" if on_new_gpu else hardware.choose_precision(training, hardware.cpu_flags(), [])[0],
+        xla=hardware.choose_xla(training)[0],
     )
 
 

@@ -28,7 +28,6 @@ from tokenmill.protocol import CORPUS_ROOT_PREFIX, WORKSPACE_ROOT, StageName
 
 WORKSPACE = "/workspace"
 LABEL = "org.tokenmill."
-CHIEF_PORT = 2222
 
 
 class DockerRuntime:

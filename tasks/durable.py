@@ -170,7 +170,7 @@ class Durable:
             except LeaseLostError as error:
                 self._stop.interrupt(str(error))
                 return
-            except (StoreUnreachableError, OSError) as error:
+            except Exception as error:  # whatever it is, this thread is the only one that publishes
                 if not said:
                     log.warning("nothing can be published for now: %s", error)
                 said = True

@@ -11,7 +11,7 @@ from prefect.client.schemas import State
 
 from tasks.links import link
 from tasks.night import Night
-from tasks.notices import emit_notices
+from tasks.notices import emit_regression
 from tasks.timeline import artifact_key, on_timeline
 from tokenmill.protocol import StageName
 
@@ -32,7 +32,7 @@ def report_task(night: Night) -> State:
         create_markdown_artifact(markdown, key=artifact_key("cost-report", night.name))
         link(night, "report", f"{outputs['folder']}/report.html", "the night's report")
         link(night, "tensorboard", "tensorboard", "TensorBoard of all runs")
-        emit_notices(night, outputs)
+        emit_regression(night.name, outputs)
         for name, rows in outputs.get("tables", {}).items():
             create_table_artifact(rows, key=artifact_key(f"cost-{name}", night.name))
     return state

@@ -17,12 +17,12 @@ from uuid import UUID
 
 from prefect.artifacts import create_progress_artifact, update_progress_artifact
 from prefect.client.schemas import State, StateType
-from prefect.events import emit_event
 from prefect.logging import get_run_logger
 from prefect.states import Completed
 
 from tasks.again import place
 from tasks.night import Night
+from tasks.notices import emit_stage_event
 from tasks.supervisor import Ending
 from tokenmill.protocol import LogLine, ProgressLine, StageName
 
@@ -93,13 +93,8 @@ class PrefectListener:
 
     def _send_events(self) -> None:
         while not self._events.empty():
-            event = dict(self._events.get().event or {})
             with suppress(Exception):  # the ledger and the log have it
-                emit_event(
-                    event=f"tokenmill.{event.pop('name', 'event')}",
-                    resource={"prefect.resource.id": f"tokenmill.pipeline.{self._pipeline}"},
-                    payload=event,
-                )
+                emit_stage_event(self._pipeline, self._events.get().event or {})
 
     def _send(self, percent: float, description: str) -> None:
         if self._artifact is None:

@@ -48,8 +48,7 @@ class NotifySettings(Section):
     email: str | None = operational(None, pattern=r"^mailtos?://")
     """A mail URL in Apprise's form, such as mailtos://user:${env:PASSWORD}@example.org?to=team@example.org."""
     occasions: tuple[Occasion, ...] = operational(("failure", "budget", "cost_regression", "low_utilisation"))
-    min_utilisation_pct: float = operational(30.0, ge=0, le=100)
-    """Mean use of the accelerators (of the processors, where there are none) below which a night is told of."""
+    """What is told. `low_utilisation` is the alarm of that name (`telemetry.low_utilisation_pct`)."""
 
 
 SIZE = r"^[1-9][0-9]*[kmgKMG]?$"

@@ -98,7 +98,7 @@ class Mirror:
         root = self.root / prefix / "checkpoints"
         for step, epoch in sorted(self.committed(run_id), reverse=True):
             final = checkpoint.folder_of(root, step)
-            if (final / checkpoint.COMMIT_NAME).is_file():
+            if self._is_whole(final):
                 return step
             folder = f"{prefix}/checkpoints/{_remote_name(step, epoch)}"
             beside = root / f".{final.name}.{uuid4().hex}" / final.name
@@ -117,6 +117,16 @@ class Mirror:
             finally:
                 shutil.rmtree(beside.parent, ignore_errors=True)
         return 0
+
+    def _is_whole(self, folder: Path) -> bool:
+        """Whether a local checkpoint verifies. A broken one is set aside, so that the store's copy takes its place."""
+        try:
+            checkpoint.verify(folder)
+        except checkpoint.BrokenCheckpointError as error:
+            if (folder / checkpoint.COMMIT_NAME).is_file():
+                checkpoint.set_aside(folder, str(error))
+            return False
+        return True
 
     def committed(self, run_id: str) -> set[tuple[int, int]]:
         """(step, epoch) of the run's checkpoints in the store that count."""

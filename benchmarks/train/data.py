@@ -8,7 +8,6 @@ alone, for peers), and padded-512.npz and .npy, one document a row.
 
 from __future__ import annotations
 
-import logging
 import sys
 import tempfile
 from pathlib import Path
@@ -18,6 +17,7 @@ import numpy as np
 from benchmarks.tokens import corpora
 from benchmarks.train.turns import VOCABULARY
 from tokenmill.corpus.settings import CorpusSettings
+from tokenmill.tokens.builder import SilentHooks
 from tokenmill.tokens.order import row_numbers
 from tokenmill.tokens.prepare import PrepareRequest, prepare
 from tokenmill.tokens.settings import TokenizerSettings, TokensSettings
@@ -27,16 +27,6 @@ from tokenmill.workspace import Workspace
 ROWS = 4096
 """As many as a bench reads, drawn at random from all."""
 LAYOUTS = [("packed-256", 256, "best_fit"), ("packed-512", 512, "best_fit"), ("padded-512", 512, "one_per_row")]
-
-
-class Hooks:
-    log = logging.getLogger("benchmark")
-
-    def progress(self, label: str, done: int, total: int | None, unit: str, detail: str = "") -> None:
-        pass
-
-    def check_stop(self) -> None:
-        pass
 
 
 def make(folder: Path) -> None:
@@ -61,7 +51,7 @@ def _make_rows(folder: Path, corpus: Path, name: str, length: int, packing: str)
         TokensSettings.model_validate({"sequence_length": length, "packing": packing}),
         {"d": str(corpus)},
     )
-    snapshot = open_snapshot(workspace, prepare(request, Hooks()).snapshot)
+    snapshot = open_snapshot(workspace, prepare(request, SilentHooks()).snapshot)
     stored = snapshot.manifest.train.rows
     rows = snapshot.rows("train", row_numbers(stored, 0, 0, min(ROWS, stored)))
     names = ("tokens_BS", "segment_ids_BS", "positions_BS", "loss_weights_BS")

@@ -177,6 +177,25 @@ def test_what_a_thawed_owner_puts_down_does_not_count(url: str, tmp_path: Path) 
     assert checkpoint.steps(root) == [10]
 
 
+def test_a_broken_checkpoint_here_is_replaced_by_the_stores_good_copy(url: str, tmp_path: Path) -> None:
+    mirror = Mirror(tmp_path / "a", Store(url))
+    held = lease(mirror.store, "a")
+    held.acquire()
+    root = tmp_path / "a" / "runs" / "r" / "checkpoints"
+    for step in (10, 20):
+        checkpoint.write(root, small_checkpoint(step))
+    mirror.push_checkpoints("r", held)
+    newest = checkpoint.folder_of(root, 20)
+    (newest / "weights.safetensors").write_bytes(b"flipped")
+    assert mirror.pull_checkpoint("r") == 20
+    found = checkpoint.newest_valid(root)
+    assert found is not None
+    assert found.weights["w"].tolist() == [20] * 4
+    assert [path.name for path in root.glob("broken-*")]
+    mirror.push_checkpoints("r", held)
+    assert mirror.committed("r") == {(10, 1), (20, 1)}
+
+
 def test_an_empty_disk_gets_the_newest_checkpoint_that_is_whole(url: str, tmp_path: Path) -> None:
     store = Store(url)
     mirror = Mirror(tmp_path / "a", store)

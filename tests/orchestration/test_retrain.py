@@ -221,7 +221,7 @@ def test_an_alarm_of_a_training_is_an_event_at_the_server(tmp_path: Path) -> Non
 
     order(tmp_path, "train", "alarm")
     assert spend(tmp_path, name="alarming").name == "Completed"
-    query = {"filter": {"event": {"name": ["tokenmill.alarm"]}}}
+    query = {"filter": {"event": {"name": ["tokenmill.alarm.low_utilisation"]}}}
     deadline = time.monotonic() + 30
     found: list[dict[str, Any]] = []
     with get_client(sync_client=True) as client:

@@ -45,6 +45,18 @@ class Hooks(Protocol):
         """Raises `Interrupted` when the work should end."""
 
 
+class SilentHooks:
+    """Tells nobody and never stops."""
+
+    log = logging.getLogger("tokenmill.prepare")
+
+    def progress(self, label: str, done: int, total: int | None, unit: str, detail: str = "") -> None:
+        pass
+
+    def check_stop(self) -> None:
+        pass
+
+
 @dataclass
 class SourceTally:
     name: str

@@ -125,10 +125,15 @@ def newest_valid(root: Path) -> Checkpoint | None:
         try:
             return read(folder)
         except BrokenCheckpointError as error:
-            aside = _free_name(folder)
-            log.warning("checkpoint %s is broken (%s); set aside as %s", folder.name, error, aside.name)
-            folder.rename(aside)
+            set_aside(folder, str(error))
     return None
+
+
+def set_aside(folder: Path, why: str) -> None:
+    """A broken checkpoint is kept for people, under a name that nothing reads."""
+    aside = _free_name(folder)
+    log.warning("checkpoint %s is broken (%s); set aside as %s", folder.name, why, aside.name)
+    folder.rename(aside)
 
 
 def kept_steps(

@@ -6,7 +6,6 @@ The text is of made-up words with Zipf frequencies, so that honest nights differ
 from __future__ import annotations
 
 import json
-import logging
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,6 +19,7 @@ from tokenmill.quality.reference import LastGood, write_last_good
 from tokenmill.quality.settings import ChecksSettings
 from tokenmill.quality.validation import Validation, validate_snapshot
 from tokenmill.quality.verdict import Finding
+from tokenmill.tokens.builder import SilentHooks
 from tokenmill.tokens.manifest import Manifest, read_manifest
 from tokenmill.tokens.pinning import what_was_asked_for
 from tokenmill.tokens.prepare import PrepareRequest, prepare
@@ -53,16 +53,6 @@ class Language:
 
 ENGLISH = Language(LATIN)
 HONEST: dict[str, list[str]] = {"web": ENGLISH.documents(300, seed=1), "notes": ENGLISH.documents(120, seed=2)}
-
-
-class Hooks:
-    log = logging.getLogger("nights")
-
-    def progress(self, label: str, done: int, total: int | None, unit: str, detail: str = "") -> None:
-        pass
-
-    def check_stop(self) -> None:
-        pass
 
 
 @dataclass
@@ -108,7 +98,7 @@ class Nights:
             TokensSettings.model_validate(self.tokens),
             {name: str(self.folder / "corpus" / name) for name in sources},
         )
-        return prepare(request, Hooks()).snapshot
+        return prepare(request, SilentHooks()).snapshot
 
     def validate(self, snapshot: str) -> Validation:
         """As the stage does: the last good one moves after a pass or a warning."""
