@@ -24,7 +24,7 @@ RUN --mount=type=secret,id=pip,target=/etc/pip.conf --mount=type=secret,id=ca,ta
     --mount=type=cache,target=/root/.cache/pip \
     case "$VARIANT" in cpu) lock=engine.txt ;; gpu) lock=engine-gpu.txt ;; *) echo "VARIANT: '$VARIANT' is not cpu or gpu" >&2; exit 2 ;; esac \
  && if [ -s /run/ca.pem ]; then export PIP_CERT=/run/ca.pem; fi \
- && pip install --no-compile --disable-pip-version-check --require-hashes --only-binary :all: -r /opt/locks/$lock \
+ && pip install --no-compile --disable-pip-version-check --require-hashes --no-deps --only-binary :all: -r /opt/locks/$lock \
  && mv /opt/locks/$lock /opt/tokenmill/requirements.lock && rm -r /opt/locks
 # The wheels' own RUNPATH leaves out some CUDA libraries: the loader is told of all. Every one must load, and TensorFlow import.
 COPY scripts/check-image /usr/local/bin/check-image
@@ -59,7 +59,7 @@ COPY requirements/explore.txt /opt/tokenmill/explore.lock
 RUN --mount=type=secret,id=pip,target=/etc/pip.conf --mount=type=secret,id=ca,target=/run/ca.pem \
     --mount=type=cache,target=/root/.cache/pip \
     if [ -s /run/ca.pem ]; then export PIP_CERT=/run/ca.pem; fi \
- && pip install --no-compile --disable-pip-version-check --require-hashes --only-binary :all: -r /opt/tokenmill/explore.lock
+ && pip install --no-compile --disable-pip-version-check --require-hashes --no-deps --only-binary :all: -r /opt/tokenmill/explore.lock
 RUN if [ "$SSHD" = 1 ]; then apt-get update -qq && apt-get install -y -qq --no-install-recommends openssh-server \
  && rm -rf /var/lib/apt/lists/* /etc/ssh/ssh_host_*; fi
 COPY scripts/explore /usr/local/bin/explore
@@ -74,7 +74,7 @@ COPY requirements/orchestrator.txt /opt/tokenmill/requirements.lock
 RUN --mount=type=secret,id=pip,target=/etc/pip.conf --mount=type=secret,id=ca,target=/run/ca.pem \
     --mount=type=cache,target=/root/.cache/pip \
     if [ -s /run/ca.pem ]; then export PIP_CERT=/run/ca.pem; fi \
- && pip install --no-compile --disable-pip-version-check --require-hashes --only-binary :all: -r /opt/tokenmill/requirements.lock
+ && pip install --no-compile --disable-pip-version-check --require-hashes --no-deps --only-binary :all: -r /opt/tokenmill/requirements.lock
 COPY pyproject.toml README.md LICENSE /opt/src/
 COPY tokenmill /opt/src/tokenmill
 COPY tasks /opt/src/tasks

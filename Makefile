@@ -14,12 +14,15 @@ UV_COMPILE := uv pip compile --quiet --universal --python-version 3.11 --generat
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## */  make \1\t/' | expand -t 20
 
+# The lock names every package: --no-deps keeps pip from resolving again, where a release newer than the lock can lead
+# it to refuse the whole install.
 setup: $(STAMP) ## the virtual environment, from the hash-checked lock
 
 $(STAMP): requirements/main.txt pyproject.toml scripts/find-python
 	@python=$$(scripts/find-python) && $$python -m venv --clear $(VENV)
 	@echo "Installing into $(VENV) (about 2.6 GB, a few minutes) ..."
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/main.txt
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps -r requirements/main.txt
+	@$(BIN)/python -m pip check >/dev/null || { $(BIN)/python -m pip check; exit 1; }
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	@touch $@
 
@@ -90,7 +93,7 @@ focus: $(FOCUS)/.installed ## judge the golden costs.csv by the official FOCUS v
 
 $(FOCUS)/.installed: requirements/focus.txt scripts/find-python
 	@python=$$(scripts/find-python) && $$python -m venv $(FOCUS)
-	@$(FOCUS)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/focus.txt
+	@$(FOCUS)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps -r requirements/focus.txt
 	@touch $@
 
 bench-quality: $(STAMP) ## seconds and memory of a validation of a million documents (minutes; needs 4 GB of disk)

@@ -80,3 +80,11 @@ def test_plain_modules_import_nothing_heavy(module: str) -> None:
     code = f"import sys, {module}; print(' '.join(m for m in {HEAVY!r} if m in sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
     assert done.stdout.strip() == ""
+
+
+def test_prepare_that_finds_nothing_changed_needs_neither_arrow_nor_an_encoder() -> None:
+    """Such a night is worth a third of a second: what builds shards is imported when there is something to build."""
+    wanted = ("pyarrow", "gigatoken", "tokenizers")
+    code = f"import sys, tokenmill.stages.prepare; print([m for m in {wanted!r} if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
+    assert done.stdout.strip() == "[]"

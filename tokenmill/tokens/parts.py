@@ -13,11 +13,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tokenmill.errors import Interrupted
-from tokenmill.tokens.builder import Hooks
 from tokenmill.tokens.prepare import PrepareRequest, build_only
 from tokenmill.workspace import Workspace, read_json, write_json
+
+if TYPE_CHECKING:  # builder brings pyarrow and the encoders: a prepare that finds nothing changed does without
+    from tokenmill.tokens.builder import Hooks
 
 
 @dataclass(frozen=True)
